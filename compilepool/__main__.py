@@ -1,0 +1,5 @@
+"""`python -m compilepool`."""
+
+from compilepool.cli import main
+
+main()

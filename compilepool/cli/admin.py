@@ -1,0 +1,57 @@
+"""`compilepool status` and `compilepool stop`."""
+
+import json
+from pathlib import Path
+
+import click
+import msgspec
+
+from compilepool.cli.common import json_option, running_pool, socket_option
+from compilepool.protocol.messages import StatusReport
+
+
+@click.command()
+@socket_option
+@json_option
+def status(socket: Path | None, as_json: bool) -> None:
+    """Show what the daemon does: slots, jobs, forkservers, counters."""
+    with running_pool(socket) as pool:
+        report = pool.status()
+    click.echo(json.dumps(msgspec.to_builtins(report), indent=2) if as_json else _text(report))
+
+
+@click.command()
+@socket_option
+@click.option("--now", is_flag=True, help="Give up what runs instead of finishing it.")
+def stop(socket: Path | None, now: bool) -> None:
+    """Stop the daemon: finish what runs, hand back what is queued."""
+    with running_pool(socket) as pool:
+        report = pool.status()
+        pool.stop(now=now)
+    click.echo(f"daemon {report.pid} is stopping: {report.running} running, {report.queued} queued")
+
+
+def _text(report: StatusReport) -> str:
+    counters = ", ".join(f"{name} {count}" for name, count in sorted(report.counters.items()) if count) or "none yet"
+    lines = {
+        "daemon": f"pid {report.pid}, version {report.version}, up {_duration(report.uptime)}, {_mib(report.rss)}",
+        "socket": report.socket,
+        "store": report.store,
+        "slots": f"{report.running} of {report.slots} in use",
+        "queued": f"{report.queued}, and {report.waiting_for_forkserver} waiting for a forkserver",
+        "clients": str(report.clients),
+        "forkservers": "; ".join(report.forkservers) or "none attached (a client starts one when it needs it)",
+        "compiled": f"{report.cpu_seconds:.1f} CPU seconds",
+        "counters": counters,
+    }
+    return "\n".join(f"{name + ':':<13}{value}" for name, value in lines.items())
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:.0f} MiB"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{seconds:.1f} s"

@@ -1,0 +1,152 @@
+"""`compilepool compile` and `compilepool demo`: kernels through the pool, with progress and a summary."""
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import as_completed
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import click
+
+from compilepool.cli.common import json_option, one_line_errors, running_pool, socket_option
+from compilepool.client import Pool, connect
+from compilepool.corpus import TARGETS, Kernel, bundled, for_target, read_kernels
+from compilepool.protocol.errors import CompilePoolError
+from compilepool.protocol.messages import Compiled
+from compilepool.spawn import CommandFailed, run_command
+
+
+@dataclass(slots=True)
+class Summary:
+    """What became of a set of kernels; times in seconds since they were handed over."""
+
+    kernels: int
+    units: int = 0
+    dropped: int = 0
+    compiled: int = 0
+    joined: int = 0
+    from_store: int = 0
+    failed: list[str] = field(default_factory=list)
+    first: float = 0.0
+    wall: float = 0.0
+    cpu: float = 0.0
+
+    def text(self) -> str:
+        """One line, and one more for each failure."""
+        line = (
+            f"{self.kernels} kernels, {self.units} units in {self.wall:.2f} s (first after {self.first:.2f} s): "
+            f"{self.compiled} compiled in {self.cpu:.2f} CPU s, {self.joined} joined, {self.from_store} from the store"
+        )
+        line += f", {self.dropped} configs dropped" if self.dropped else ""
+        return "\n".join([line, *(f"failed: {failure}" for failure in self.failed)])
+
+
+@click.command("compile")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--target", "targets", multiple=True, help=f"Compile for this target instead: {', '.join(TARGETS)}.")
+@socket_option
+@json_option
+def compile_command(files: tuple[Path, ...], targets: tuple[str, ...], socket: Path | None, as_json: bool) -> None:
+    """Compile the recorded kernels of FILES (.jsonl or .jsonl.gz), so that the store has them.
+
+    A line of a file is a JSON object with "name" and "source": the strings that torch passes to AsyncCompile.triton.
+    """
+    with one_line_errors():
+        recorded = [kernel for path in files for kernel in read_kernels(path)]
+        kernels = [for_target(kernel, target) for target in targets for kernel in recorded] if targets else recorded
+        with connect(socket, fallback=False) as pool:
+            summary = compile_all(pool, kernels, show=not as_json)
+    click.echo(json.dumps(asdict(summary)) if as_json else summary.text())
+    if summary.failed:
+        sys.exit(1)
+
+
+@click.command()
+@json_option
+def demo(as_json: bool) -> None:
+    """Compile a Llama's kernels through a daemon of its own, and load one of them."""
+
+    def say(text: str) -> None:
+        if not as_json:
+            click.echo(text)
+
+    kernels = bundled("llama_train")
+    with one_line_errors(), _private_daemon() as (pool, seconds):
+        say(f"started a daemon: {seconds:.2f} s until its socket answers")
+        say(f"cold: a forkserver is started and imports torch, then forks a worker for each of {len(kernels)} kernels")
+        cold = compile_all(pool, kernels, show=not as_json)
+        say(f"  {cold.text()}")
+        say("again, as another program would ask for them:")
+        again = compile_all(pool, kernels, show=not as_json)
+        say(f"  {again.text()}")
+        autotuner = pool.compile_source(kernels[0].name, kernels[0].source).result()
+        loaded = [str(result.config) for result in autotuner.compile_results]
+        say(f"loaded {kernels[0].name}: {len(autotuner.launchers)} launchers, compiled with {'; '.join(loaded)}")
+    if as_json:
+        click.echo(
+            json.dumps({"daemon_seconds": seconds, "cold": asdict(cold), "again": asdict(again), "loaded": loaded})
+        )
+
+
+def compile_all(pool: Pool, kernels: Sequence[Kernel], *, show: bool) -> Summary:
+    """Hand all kernels over and wait for them, with a progress bar on a terminal."""
+    summary = Summary(len(kernels))
+    started = time.monotonic()
+    names = {pool.warm(kernel.name, kernel.source, priority="foreground"): kernel.name for kernel in kernels}
+    with _progress(len(names), show=show) as advance:
+        for future in as_completed(names):
+            summary.first = summary.first or time.monotonic() - started
+            error = future.exception()
+            if isinstance(error, CompilePoolError):
+                summary.failed.append(str(error))
+            else:
+                _count(summary, future.result())
+            advance()
+    summary.wall = time.monotonic() - started
+    return summary
+
+
+def _count(summary: Summary, answer: object) -> None:
+    if not isinstance(answer, Compiled):
+        raise TypeError(f"a kernel was answered by {answer!r}")
+    summary.units += len(answer.contents.units)
+    summary.dropped += len(answer.contents.dropped)
+    summary.compiled += answer.origin == "compiled"
+    summary.joined += answer.origin == "joined"
+    summary.from_store += answer.origin == "store"
+    summary.cpu += answer.contents.cost.cpu if answer.origin == "compiled" else 0.0
+
+
+@contextmanager
+def _progress(total: int, *, show: bool) -> Iterator[Callable[[], None]]:
+    if not (show and sys.stderr.isatty()):
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
+
+    columns = ("compiling", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda: bar.advance(task)
+
+
+@contextmanager
+def _private_daemon() -> Iterator[tuple[Pool, float]]:
+    """A pool with a daemon of its own in a temporary directory, and the seconds that its start took."""
+    with tempfile.TemporaryDirectory(prefix="compilepool-demo-") as folder:
+        socket, store = Path(folder) / "pool.sock", Path(folder) / "store"
+        started = time.monotonic()
+        try:
+            run_command("serve", "--detach", "--socket", str(socket), "--store", str(store), timeout=30.0)
+        except CommandFailed as exc:
+            raise click.ClickException(f"could not start a daemon: {exc}") from exc
+        with running_pool(socket) as pool:
+            try:
+                yield pool, time.monotonic() - started
+            finally:
+                pool.stop(now=True)

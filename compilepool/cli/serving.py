@@ -1,0 +1,67 @@
+"""`compilepool serve` and `compilepool forkserver`: the pool's own processes."""
+
+import os
+from pathlib import Path
+
+import click
+import msgspec
+
+from compilepool.cli.common import one_line_errors, socket_option, socket_path
+from compilepool.protocol.rendezvous import daemon_log
+
+
+@click.command()
+@socket_option
+@click.option(
+    "--store",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Directory of the results. [default: COMPILEPOOL_STORE, or ~/.cache/compilepool]",
+)
+@click.option(
+    "--slots",
+    type=click.IntRange(1),
+    help="Workers at once. [default: the cores this process may use, cgroups included]",
+)
+@click.option(
+    "--idle-exit", type=click.FloatRange(0), help="Exit after so many seconds without clients. [default: never]"
+)
+@click.option("--detach", is_flag=True, help="Go to the background, and return when the socket listens.")
+@click.option("--if-needed", is_flag=True, help="Succeed when a daemon runs already.")
+def serve(
+    socket: Path | None, store: Path | None, slots: int | None, idle_exit: float | None, detach: bool, if_needed: bool
+) -> None:
+    """Run the daemon. SIGTERM finishes what runs and exits; a second one gives it up."""
+    from compilepool.daemon import main as daemon
+    from compilepool.daemon.config import read_config
+    from compilepool.daemon.detach import DidNotStart, run_detached
+    from compilepool.daemon.listener import AlreadyRunning, BadSocketPath
+
+    config = read_config(os.environ, socket=socket, store=store, slots=slots, idle_exit=idle_exit)
+    try:
+        if detach:
+            run_detached(lambda ready: daemon.serve(config, ready), daemon_log(config.socket))
+        else:
+            daemon.serve(config)
+    except AlreadyRunning as exc:
+        if not if_needed:
+            raise click.ClickException(f"{exc} (`compilepool status` shows it)") from exc
+    except (BadSocketPath, DidNotStart) as exc:
+        raise click.ClickException(str(exc)) from exc
+
+
+@click.command()
+@socket_option
+@click.option("--idle-exit", type=click.FloatRange(0), default=900.0, show_default=True, help="Seconds.")
+@click.option("--detach", is_flag=True, help="Go to the background, and return when it is attached.")
+@click.option("--expect", hidden=True, help="Refuse to run as another toolchain than this (JSON).")
+def forkserver(socket: Path | None, idle_exit: float, detach: bool, expect: str | None) -> None:
+    """Attach a forkserver for this Python's torch and triton, to have it warm before the first client."""
+    from compilepool.daemon.worker import main as worker
+    from compilepool.protocol.toolchain import Toolchain
+
+    expected = msgspec.json.decode(expect, type=Toolchain) if expect else None
+    with one_line_errors():
+        if detach:
+            worker.start(socket_path(socket), idle_exit, expected)
+        else:
+            click.echo(worker.run(socket_path(socket), idle_exit))

@@ -1,0 +1,64 @@
+"""The future of one kernel: done when the answer is here, finished by whoever asks for the result.
+
+What comes from the daemon is bytes. To unpack, unpickle and load them takes milliseconds of this process's own time and
+belongs to the thread that wants the kernel, as in torch's own `LambdaFuture`: the first `result()` does it, once.
+"""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
+from typing import Any
+
+
+class CompileFuture(Future[Any]):
+    """A `concurrent.futures.Future` of a CachingAutotuner."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self._finishing = threading.Lock()
+        self._finish: Callable[[], Any] | None = None
+        self._finished: tuple[Any, BaseException | None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<CompileFuture [{self.name} | {self._state.lower()}]>"
+
+    def result(self, timeout: float | None = None) -> Any:
+        """The autotuner, ready to launch where there is a GPU for it; raises a CompilePoolError.
+
+        timeout: seconds to wait for the answer (not for what is then done with it); TimeoutError when they pass
+        """
+        value, error = self._outcome(timeout)
+        if error is not None:
+            raise error
+        return value
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """The error that `result` would raise, or None."""
+        return self._outcome(timeout)[1]
+
+    def arrived(self, finish: Callable[[], Any]) -> None:
+        """The answer is here; `finish` makes the result of it, or raises. Too late for a cancelled future."""
+        self._finish = finish
+        try:
+            self.set_result(None)
+        except InvalidStateError:
+            return
+
+    def _outcome(self, timeout: float | None) -> tuple[Any, BaseException | None]:
+        super().result(timeout)
+        with self._finishing:
+            if self._finished is None:
+                self._finished = self._run()
+            return self._finished
+
+    def _run(self) -> tuple[Any, BaseException | None]:
+        if self._finish is None:
+            raise RuntimeError("this future is done without an answer")
+        try:
+            value = self._finish()
+        except Exception as exc:  # noqa: BLE001 - a future keeps whatever was raised, for every caller
+            return None, exc
+        finally:
+            self._finish = None
+        return value, None

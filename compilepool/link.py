@@ -1,0 +1,171 @@
+"""One socket to the daemon, shared by all threads of this process.
+
+Sends are serialised by a lock; one reader thread takes what arrives and hands it to whoever waits for it. When the
+connection ends, everybody who still waits is told so, once. A link is for one process: a fork must make its own.
+"""
+
+import contextlib
+import itertools
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable, Sequence
+
+from compilepool.options import Options
+from compilepool.protocol import messages as m
+from compilepool.protocol.connection import Connection, End, choose_protocol
+from compilepool.protocol.errors import CompilePoolError, PoolUnavailable, from_wire
+from compilepool.protocol.frames import Buffer
+from compilepool.protocol.toolchain import Toolchain
+
+_RECEIVE_BYTES = 1 << 18
+# A daemon reads all the time; one that takes nothing for so long is stopped or gone.
+_SEND_SECONDS = 10
+_TIMEVAL = struct.Struct("ll")
+
+# Called with an answer and its segments, or with the error that took its place.
+Answered = Callable[[m.AnyMessage | CompilePoolError, Sequence[bytes]], None]
+
+
+class Link:
+    """See the module's docstring; made by `open_link`."""
+
+    def __init__(
+        self, sock: socket.socket, connection: Connection, instance: str, on_start_forkserver: Callable[[], None]
+    ) -> None:
+        self.instance = instance
+        self.pid = os.getpid()
+        self._on_start_forkserver = on_start_forkserver
+        self._socket = sock
+        self._connection = connection
+        self._lock = threading.Lock()
+        self._waiting: dict[int, Answered] = {}
+        self._ids = itertools.count(1)
+        self._lost: PoolUnavailable | None = None
+        self._reader = threading.Thread(target=self._read, name="compilepool-reader", daemon=True)
+        self._reader.start()
+
+    def __repr__(self) -> str:
+        state = "lost" if self._lost else "open"
+        return f"<Link [{state} | waiting: {len(self._waiting)} | daemon {self.instance[:8]}]>"
+
+    @property
+    def usable(self) -> bool:
+        """Whether this process may still use it."""
+        return self._lost is None and self.pid == os.getpid()
+
+    def request(self, make: Callable[[int], m.AnyMessage], answered: Answered, segments: Sequence[Buffer] = ()) -> int:
+        """Send `make(id)`; `answered` is called exactly once. Returns the id; raises PoolUnavailable when lost."""
+        with self._lock:
+            if self._lost:
+                raise self._lost
+            number = next(self._ids)
+            self._waiting[number] = answered
+        self._send(make(number), segments)
+        return number
+
+    def cancel(self, number: int) -> None:
+        """Forget a request, and let the daemon forget it."""
+        with self._lock:
+            known = self._waiting.pop(number, None)
+        if known:
+            self.tell(m.Cancel(number))
+
+    def tell(self, message: m.AnyMessage) -> None:
+        """Send what has no answer; a lost connection is somebody else's news."""
+        with contextlib.suppress(PoolUnavailable):
+            self._send(message)
+
+    def close(self) -> None:
+        """Disconnect; whoever still waits is told."""
+        if self.pid != os.getpid():
+            # The socket is the parent's too: to shut it down would cut the parent off.
+            self._socket.close()
+            return
+        self._lose(PoolUnavailable("the connection was closed by this program"))
+        if threading.current_thread() is not self._reader:
+            self._reader.join()
+
+    def _send(self, message: m.AnyMessage, segments: Sequence[Buffer] = ()) -> None:
+        try:
+            with self._lock:
+                for buffer in self._connection.send(message, segments):
+                    self._socket.sendall(buffer)
+        except OSError as exc:
+            self._lose(PoolUnavailable(f"lost the daemon: {exc}"))
+
+    def _read(self) -> None:
+        reason: Exception | str = "it closed the connection"
+        try:
+            while chunk := self._socket.recv(_RECEIVE_BYTES):
+                for received in self._connection.receive(chunk):
+                    self._take(received.message, received.segments)
+        except (OSError, CompilePoolError) as exc:
+            reason = exc
+        self._lose(PoolUnavailable(f"lost the daemon: {reason}"))
+        self._socket.close()
+
+    def _take(self, message: m.AnyMessage, segments: tuple[bytes, ...]) -> None:
+        match message:
+            case m.Compiled() | m.Status() | m.Stopping():
+                self._answer(message.id, message, segments)
+            case m.Failed(number, failure):
+                self._answer(number, from_wire(failure), ())
+            case m.StartForkserver():
+                self._on_start_forkserver()
+            case m.Refusal(failure):
+                raise from_wire(failure)
+
+    def _answer(self, number: int, answer: m.AnyMessage | CompilePoolError, segments: tuple[bytes, ...]) -> None:
+        with self._lock:
+            answered = self._waiting.pop(number, None)
+        if answered:
+            answered(answer, segments)
+
+    def _lose(self, error: PoolUnavailable) -> None:
+        with self._lock:
+            first, self._lost = self._lost is None, self._lost or error
+            waiting, self._waiting = list(self._waiting.values()), {}
+        if first:
+            with contextlib.suppress(OSError):
+                # Ends the reader, which closes the socket.
+                self._socket.shutdown(socket.SHUT_RDWR)
+        for answered in waiting:
+            answered(error, ())
+
+
+def open_link(options: Options, toolchain: Toolchain | None, on_start_forkserver: Callable[[], None]) -> Link:
+    """Connect and greet within `connect_timeout`; raises PoolUnavailable with the reason.
+
+    on_start_forkserver: called, in the reader's thread, when the daemon asks for a forkserver
+    """
+    sock = socket.socket(socket.AF_UNIX)
+    sock.settimeout(options.connect_timeout)
+    connection = Connection(End.CLIENT)
+    try:
+        sock.connect(str(options.socket))
+        welcome = _greet(sock, connection, toolchain)
+    except (OSError, CompilePoolError) as exc:
+        sock.close()
+        raise PoolUnavailable(f"no daemon answers at {options.socket}: {exc}") from exc
+    # Sends are bounded, receives are not: an answer takes as long as a compile takes.
+    sock.settimeout(None)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(_SEND_SECONDS, 0))
+    return Link(sock, connection, welcome.instance, on_start_forkserver)
+
+
+def _greet(sock: socket.socket, connection: Connection, toolchain: Toolchain | None) -> m.Welcome:
+    while chunk := sock.recv(_RECEIVE_BYTES):
+        for received in connection.receive(chunk):
+            if isinstance(received.message, m.Refusal):
+                raise from_wire(received.message.failure)
+            if isinstance(received.message, m.Welcome):
+                protocol = choose_protocol(received.message)
+                if protocol is None:
+                    spoken = f"{received.message.protocol_min} to {received.message.protocol_max}"
+                    raise PoolUnavailable(f"it speaks protocols {spoken}; upgrade the older of the two")
+                for buffer in connection.send(m.Hello(protocol, "client", toolchain)):
+                    sock.sendall(buffer)
+                return received.message
+    raise PoolUnavailable("it closed the connection without a greeting")

@@ -1,0 +1,93 @@
+"""From an answer's bytes to an autotuner: files into this process's Triton cache, unpickle, launchers.
+
+Files appear in the cache as Triton itself would have written them, the group file last: it is what Triton looks for
+first, and it holds absolute paths, so it is written here and never travels. A directory that has all its files, in
+their right sizes, is left as it is.
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._inductor.codecache import PyCodeCache, _load_triton_kernel_from_source
+from torch._inductor.runtime.cache_dir_utils import cache_dir, triton_cache_dir
+
+from compilepool.protocol.contents import DamagedContents, verify
+from compilepool.protocol.errors import PoolUnavailable
+from compilepool.protocol.messages import Contents, Unit
+from compilepool.protocol.portable import INDUCTOR_CACHE, TRITON_CACHE, load_portable
+
+
+def reload_autotuner(name: str, source: str, contents: Contents, segments: Sequence[bytes]) -> Any:
+    """The CachingAutotuner of an answer; with launchers if this process has the GPU that it was compiled for.
+
+    Raises PoolUnavailable if the answer is damaged, OSError if the cache directory can't be written.
+    """
+    try:
+        verify(contents, segments)
+    except DamagedContents as exc:
+        raise PoolUnavailable(f"the answer is damaged: {exc}", name) from exc
+    PyCodeCache.write(source)
+    cache = Path(triton_cache_dir(0))
+    emit(contents, segments, cache)
+    autotuner: Any = load_portable(segments[0], {INDUCTOR_CACHE: cache_dir(), TRITON_CACHE: str(cache)})
+    autotuner.restore_after_unpickle(old_values=None)
+    if can_launch(autotuner):
+        autotuner.precompile(warm_cache_only=False, reload_kernel=lambda: _load_triton_kernel_from_source(name, source))
+    return autotuner
+
+
+def can_launch(autotuner: Any) -> bool:
+    """Whether this process has a GPU of the kind that the kernel was compiled for."""
+    props = autotuner.device_props
+    if not torch.cuda.is_available():
+        return False
+    if torch.version.hip:
+        arch = torch.cuda.get_device_properties(props.index).gcnArchName.split(":")[0]
+        return bool(props.type == "hip" and props.cc == arch)
+    major, minor = torch.cuda.get_device_capability(props.index)
+    return bool(props.type == "cuda" and props.cc == 10 * major + minor)
+
+
+def emit(contents: Contents, segments: Sequence[bytes], cache: Path) -> None:
+    """Write the units' files below the Triton cache directory `cache`."""
+    files = iter(segments[1:])
+    for unit in contents.units:
+        _emit_unit(unit, {name: next(files) for name in unit.files}, cache / unit.directory)
+
+
+def _emit_unit(unit: Unit, files: dict[str, bytes], directory: Path) -> None:
+    group = directory / f"__grp__{_metadata_file(unit)}"
+    if group.exists() and all(_has(directory / name, len(raw)) for name, raw in files.items()):
+        return
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, raw in files.items():
+        _write(directory / name, raw)
+    children = {name: str(directory / name) for name in files}
+    _write(group, json.dumps({"child_paths": children}).encode())
+
+
+def _metadata_file(unit: Unit) -> str:
+    return next(name for name in unit.files if name.endswith(".json"))
+
+
+def _has(path: Path, size: int) -> bool:
+    try:
+        return path.stat().st_size == size
+    except OSError:
+        return False
+
+
+def _write(path: Path, raw: bytes) -> None:
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix="tmp.compilepool-")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(raw)
+        Path(temporary).replace(path)
+    except OSError:
+        Path(temporary).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,53 @@
+"""The daemon's settings, read once at start and frozen."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from compilepool.daemon.slots import available_slots
+from compilepool.protocol.rendezvous import default_socket
+
+STORE_VARIABLE = "COMPILEPOOL_STORE"
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What a daemon is told; times in seconds.
+
+    socket: path of the listening socket
+    store: directory of the artifact store
+    slots: how many workers may run at once
+    idle_exit: exit after this long without clients and jobs; None: never
+    drain: how long SIGTERM waits for what runs
+    """
+
+    socket: Path
+    store: Path
+    slots: int
+    idle_exit: float | None = None
+    drain: float = 60.0
+
+
+def default_store(environ: Mapping[str, str], home: Path) -> Path:
+    """COMPILEPOOL_STORE if set, else `compilepool` under XDG_CACHE_HOME or ~/.cache."""
+    if named := environ.get(STORE_VARIABLE):
+        return Path(named).absolute()
+    return Path(environ.get("XDG_CACHE_HOME") or home / ".cache") / "compilepool"
+
+
+def read_config(
+    environ: Mapping[str, str],
+    *,
+    socket: Path | None = None,
+    store: Path | None = None,
+    slots: int | None = None,
+    idle_exit: float | None = None,
+) -> Config:
+    """Settings from the command line, then the environment, then this host."""
+    return Config(
+        socket=(socket or default_socket(environ, os.getuid())).absolute(),
+        store=(store or default_store(environ, Path.home())).absolute(),
+        slots=slots or available_slots(),
+        idle_exit=idle_exit,
+    )

@@ -1,0 +1,297 @@
+"""Does what the scheduler decides: moves payloads, asks the store, sends messages, keeps the time.
+
+Every peer's message becomes a scheduler event, every action of the scheduler a message or a store access. Nothing is
+decided here, and nothing that a client or forkserver sent is looked into beyond its header.
+"""
+
+import hashlib
+import os
+import resource
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, assert_never
+
+import anyio
+import anyio.abc
+import anyio.to_thread
+import msgspec
+
+from compilepool.daemon import scheduler as s
+from compilepool.daemon.config import Config
+from compilepool.daemon.estimate import Estimator
+from compilepool.daemon.log import event as log_event
+from compilepool.daemon.store import Store, Stored
+from compilepool.protocol import messages as m
+from compilepool.protocol.contents import DamagedContents, verify
+from compilepool.protocol.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from compilepool.daemon.server import Peer
+
+# Changes when the meaning of a key's parts changes.
+KEY_VERSION = 1
+# The page cache answers most reads: two threads keep one slow read from holding up the others, and stay small.
+DISK_THREADS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Payload:
+    """What a job compiles."""
+
+    key: str
+    message: m.Compile
+    source: bytes
+    digest: str
+
+
+class Engine:
+    """One daemon's state outside the scheduler: who is connected, what is in flight, what time it is."""
+
+    def __init__(self, config: Config, store: Store, instance: str, version: str, tasks: anyio.abc.TaskGroup) -> None:
+        self.config = config
+        self.instance = instance
+        self.scheduler = s.Scheduler(config.slots)
+        self._store = store
+        self._version = version
+        self._started = anyio.current_time()
+        self._estimator = Estimator()
+        self._peers: dict[int, Peer] = {}
+        self._arrived: dict[s.RequestId, _Payload] = {}
+        self._payloads: dict[int, _Payload] = {}
+        self._results: dict[int, Stored] = {}
+        self._forkserver_of: dict[int, int] = {}
+        self._cpu_seconds = 0.0
+        self._tasks = tasks
+        self._disk = anyio.CapacityLimiter(DISK_THREADS)
+        self._life = anyio.CancelScope()
+        self._alarm = anyio.CancelScope()
+
+    def __repr__(self) -> str:
+        return f"<Engine [peers: {len(self._peers)} | {self.scheduler!r}]>"
+
+    async def run(self) -> None:
+        """Keep time until the daemon is to exit: idle for long enough, or drained."""
+        self._tasks.start_soon(self._keep_time)
+        self._reconsider()
+        with self._life:
+            await anyio.sleep_forever()
+        for peer in self._peers.values():
+            peer.finish()
+
+    def drain(self, *, now: bool = False) -> None:
+        """Begin to stop: at the latest when `Config.drain` has passed, at once with `now`."""
+        log_event("draining", now=now, running=self.scheduler.running, queued=self.scheduler.queued)
+        self.feed(s.Drain(now))
+        self._life.deadline = min(self._life.deadline, anyio.current_time() + self.config.drain)
+        self._reconsider()
+
+    # ---- peers
+
+    def joined(self, peer: "Peer") -> None:
+        """A peer has greeted."""
+        self._peers[peer.number] = peer
+        log_event("joined", peer=peer.number, role=peer.role, pid=peer.pid, toolchain=peer.domain.fingerprint[:12])
+        if peer.role == "forkserver":
+            self.feed(s.Attached(peer.number, peer.domain))
+        self._reconsider()
+
+    def left(self, peer: "Peer", reason: str) -> None:
+        """A peer that had joined is gone."""
+        if self._peers.pop(peer.number, None) is None:
+            return
+        log_event("left", peer=peer.number, role=peer.role, reason=reason)
+        if peer.role == "forkserver":
+            self.feed(s.ForkserverGone(peer.number, reason))
+        else:
+            self.feed(s.ClientGone(peer.number))
+        self._reconsider()
+
+    def received(self, peer: "Peer", message: m.AnyMessage, segments: tuple[bytes, ...]) -> None:
+        """One message of a peer that has greeted; ProtocolError if it makes no sense now."""
+        match message:
+            case m.Compile():
+                self._compile(peer, message, segments[0])
+            case m.Cancel(request):
+                self.feed(s.Cancelled(s.RequestId(peer.number, request)))
+            case m.StartFailed(reason):
+                log_event("start-failed", peer=peer.number, reason=reason)
+                self.feed(s.StartFailed(peer.number, reason))
+            case m.GetStatus(request):
+                peer.post(m.Status(request, self._report()))
+            case m.Stop(request, now):
+                peer.post(m.Stopping(request))
+                self.drain(now=now)
+            case m.Ready(seconds):
+                log_event("ready", peer=peer.number, seconds=round(seconds, 3))
+                self.feed(s.Ready(peer.number))
+            case m.Unfit(reason):
+                log_event("unfit", peer=peer.number, reason=reason)
+                self.feed(s.ForkserverGone(peer.number, reason))
+            case m.JobDone():
+                self._job_done(peer, message, segments)
+            case m.JobFailed():
+                self._job_failed(peer, message)
+            case _:
+                raise ProtocolError(f"{type(message).__name__} is not expected here")
+
+    def _compile(self, peer: "Peer", message: m.Compile, source: bytes) -> None:
+        request = s.RequestId(peer.number, message.id)
+        if self.scheduler.knows(request):
+            raise ProtocolError(f"request {message.id} is in flight already; ids are used once")
+        if not peer.domain.fingerprint:
+            raise ProtocolError("a client that greeted without a toolchain can't have kernels compiled")
+        digest = hashlib.sha256(source).hexdigest()
+        payload = _Payload(_key(peer.domain, message.recipe, digest), message, source, digest)
+        self._arrived[request] = payload
+        expected = self._estimator.expected(digest, source)
+        name = message.recipe.name
+        self.feed(s.Submitted(request, peer.domain, payload.key, name, message.priority, expected))
+        self._arrived.pop(request, None)
+
+    def _job_done(self, peer: "Peer", message: m.JobDone, segments: tuple[bytes, ...]) -> None:
+        payload = self._running(peer, message.job)
+        try:
+            verify(message.contents, segments)
+        except DamagedContents as exc:
+            raise ProtocolError(f"the result of job {message.job} is damaged: {exc}") from exc
+        cost = message.contents.cost
+        self._account(payload, cost)
+        log_event("compiled", job=message.job, kernel=payload.message.recipe.name, units=len(message.contents.units),
+                  wall=round(cost.wall, 3), cpu=round(cost.cpu, 3), peak_rss=cost.peak_rss)  # fmt: skip
+        stored = self._results[message.job] = Stored(message.contents, segments)
+        self._tasks.start_soon(self._put, payload.key, stored)
+        self.feed(s.Succeeded(message.job, len(message.contents.units)))
+
+    def _job_failed(self, peer: "Peer", message: m.JobFailed) -> None:
+        payload = self._running(peer, message.job)
+        self._account(payload, message.cost)
+        log_event("failed", job=message.job, kernel=payload.message.recipe.name, kind=message.failure.kind)
+        self.feed(s.JobFailed(message.job, message.failure))
+
+    def _running(self, peer: "Peer", job: int) -> _Payload:
+        if self._forkserver_of.get(job) != peer.number:
+            raise ProtocolError(f"job {job} was not given to this forkserver")
+        return self._payloads[job]
+
+    def _account(self, payload: _Payload, cost: m.Cost) -> None:
+        self._cpu_seconds += cost.cpu
+        self._estimator.learn(payload.digest, cost.cpu)
+
+    # ---- decisions, and doing them
+
+    def feed(self, event: s.Event) -> None:
+        """Let the scheduler decide on an event, and do what it says."""
+        for action in self.scheduler.handle(event, anyio.current_time()):
+            self._perform(action)
+        deadline = self.scheduler.deadline()
+        self._alarm.deadline = float("inf") if deadline is None else deadline
+        if self.scheduler.draining:
+            self._reconsider()
+
+    def _perform(self, action: s.Action) -> None:
+        match action:
+            case s.LookUp(job, key, request):
+                self._payloads[job] = self._arrived.pop(request)
+                self._tasks.start_soon(self._look_up, job, key)
+            case s.Run(job, forkserver):
+                self._run(job, forkserver)
+            case s.Kill(job, forkserver):
+                self._post(forkserver, m.Kill(job))
+            case s.Answer(request, job, origin):
+                stored = self._results[job]
+                self._post(request.client, m.Compiled(request.id, origin, stored.contents), stored.segments)
+            case s.Fail(request, failure):
+                self._post(request.client, m.Failed(request.id, failure))
+            case s.AskForForkserver(client):
+                log_event("asked-for-forkserver", peer=client)
+                self._post(client, m.StartForkserver())
+            case s.Retire(forkserver, reason):
+                self._post(forkserver, m.Retire(reason))
+            case s.Forget(job):
+                for kept in (self._payloads, self._results, self._forkserver_of):
+                    kept.pop(job, None)
+            case _:
+                assert_never(action)
+
+    def _run(self, job: int, forkserver: int) -> None:
+        payload = self._payloads[job]
+        self._forkserver_of[job] = forkserver
+        spawn = m.Spawn(job, payload.message.recipe, payload.message.cache_dir)
+        self._post(forkserver, spawn, (payload.source,))
+
+    def _post(self, peer: int, message: m.AnyMessage, segments: tuple[bytes, ...] = ()) -> None:
+        if receiver := self._peers.get(peer):
+            receiver.post(message, segments)
+
+    # ---- store
+
+    async def _look_up(self, job: int, key: str) -> None:
+        stored = await anyio.to_thread.run_sync(self._store.get, key, limiter=self._disk)
+        if stored is not None and job in self._payloads:
+            self._results[job] = stored
+        self.feed(s.LookedUp(job, stored is not None))
+
+    async def _put(self, key: str, stored: Stored) -> None:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(self._store.put, key, stored, limiter=self._disk)
+
+    # ---- time
+
+    async def _keep_time(self) -> None:
+        while True:
+            with anyio.CancelScope(deadline=self._alarm.deadline) as self._alarm:
+                await anyio.sleep_forever()
+            self.feed(s.Tick())
+
+    def _reconsider(self) -> None:
+        """Decide anew when to exit: drained now, idle later, or not at all."""
+        if self.scheduler.draining:
+            if self.scheduler.idle:
+                self._life.cancel()
+            return
+        clients = any(peer.role == "client" for peer in self._peers.values())
+        waits = clients or not self.scheduler.idle or self.config.idle_exit is None
+        self._life.deadline = float("inf") if waits else anyio.current_time() + (self.config.idle_exit or 0.0)
+
+    # ---- status
+
+    def _report(self) -> m.StatusReport:
+        peers = self._peers.values()
+        return m.StatusReport(
+            version=self._version,
+            instance=self.instance,
+            pid=os.getpid(),
+            uptime=anyio.current_time() - self._started,
+            socket=str(self.config.socket),
+            store=str(self.config.store),
+            slots=self.config.slots,
+            running=self.scheduler.running,
+            queued=self.scheduler.queued,
+            waiting_for_forkserver=self.scheduler.waiting,
+            clients=sum(peer.role == "client" for peer in peers),
+            forkservers=[
+                f"pid {p.pid}, toolchain {p.domain.fingerprint[:12]}" for p in peers if p.role == "forkserver"
+            ],
+            counters=dict(self.scheduler.counters)
+            | {"store_damaged": self._store.damaged, "store_errors": self._store.errors},
+            cpu_seconds=self._cpu_seconds,
+            rss=_rss(),
+        )
+
+
+def _key(domain: s.Domain, recipe: m.Recipe, source_digest: str) -> str:
+    """The identity of a job, computed here from everything that decides its result; never taken from a client."""
+    identity = (
+        KEY_VERSION,
+        domain.uid,
+        domain.fingerprint,
+        recipe.name,
+        sorted(recipe.environment.items()),
+        sorted(recipe.settings.items()),
+        source_digest,
+    )
+    return hashlib.sha256(msgspec.msgpack.encode(identity)).hexdigest()
+
+
+def _rss() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()

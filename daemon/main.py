@@ -1,0 +1,51 @@
+"""One daemon's life: lock and socket, then engine and server, until idle, told to stop, or killed."""
+
+import os
+import signal
+import socket
+import uuid
+from collections.abc import Callable
+from importlib.metadata import version
+
+import anyio
+
+from compilepool.daemon.config import Config
+from compilepool.daemon.engine import Engine
+from compilepool.daemon.listener import listening
+from compilepool.daemon.log import event as log_event
+from compilepool.daemon.log import to_stderr
+from compilepool.daemon.memory import return_freed_memory
+from compilepool.daemon.server import Server
+from compilepool.daemon.store import Store
+
+
+def serve(config: Config, ready: Callable[[], None] = lambda: None) -> None:
+    """Serve until done; `ready` is called when the socket listens. Raises AlreadyRunning, BadSocketPath."""
+    to_stderr()
+    return_freed_memory()
+    with listening(config.socket) as listener:
+        anyio.run(_serve, config, listener, ready)
+
+
+async def _serve(config: Config, listener: socket.socket, ready: Callable[[], None]) -> None:
+    async with anyio.create_task_group() as background:
+        engine = Engine(config, Store(config.store), uuid.uuid4().hex, version("compilepool"), background)
+        server = Server(engine)
+        background.start_soon(_obey_signals, engine)
+        async with anyio.create_task_group() as connections:
+            connections.start_soon(server.serve, listener)
+            log_event("serving", socket=config.socket, store=config.store, slots=config.slots, pid=os.getpid())
+            ready()
+            await engine.run()
+            server.stop()
+        background.cancel_scope.cancel()
+    log_event("stopped")
+
+
+async def _obey_signals(engine: Engine) -> None:
+    """The first SIGTERM or SIGINT drains, the second gives up what runs."""
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        again = False
+        async for _ in signals:
+            engine.drain(now=again)
+            again = True

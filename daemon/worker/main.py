@@ -1,0 +1,60 @@
+"""Starts a forkserver: in the foreground by hand, or in the background for a client that was asked to."""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from compilepool.daemon.detach import DidNotStart, run_detached
+from compilepool.daemon.worker import forkserver
+from compilepool.protocol.detect import NoToolchain, detect
+from compilepool.protocol.errors import PoolUnavailable
+from compilepool.protocol.rendezvous import forkserver_log
+from compilepool.protocol.toolchain import Toolchain
+
+
+def run(socket: Path, idle_exit: float, attached: Callable[[], None] = lambda: None) -> str:
+    """Attach to the daemon at `socket`, call `attached`, and serve; returns why it ended.
+
+    Raises PoolUnavailable when it can't attach.
+    """
+    toolchain = _toolchain()
+    link = forkserver.attach(socket, toolchain)
+    attached()
+    _say(f"attached to {socket} as toolchain {toolchain.fingerprint[:12]}")
+    reason = forkserver.serve(link, idle_exit)
+    _say(f"ended: {reason}")
+    return reason
+
+
+def start(socket: Path, idle_exit: float, expected: Toolchain | None) -> None:
+    """Start one in the background, and return when it is attached (its imports are still to come).
+
+    Raises PoolUnavailable when it can't attach, or would be another toolchain than `expected`.
+    """
+    differences = expected.differences(_toolchain()) if expected else []
+    if differences:
+        raise PoolUnavailable(f"the forkserver would be another toolchain than asked for: {'; '.join(differences)}")
+    try:
+        run_detached(lambda attached: _run(socket, idle_exit, attached), forkserver_log(socket))
+    except DidNotStart as exc:
+        raise PoolUnavailable(str(exc)) from exc
+
+
+def _run(socket: Path, idle_exit: float, attached: Callable[[], None]) -> None:
+    run(socket, idle_exit, attached)
+
+
+def _toolchain() -> Toolchain:
+    forkserver.prepare_environment()
+    try:
+        return detect()
+    except NoToolchain as exc:
+        raise PoolUnavailable(str(exc)) from exc
+
+
+def _say(text: str) -> None:
+    now = time.strftime("%Y-%m-%d %H:%M:%S")
+    sys.stderr.write(f"{now} forkserver={os.getpid()} {text}\n")
+    sys.stderr.flush()

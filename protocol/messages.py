@@ -1,0 +1,270 @@
+"""Every message of the protocol, by who may send it. `README.md` beside this file says when and why.
+
+A message is a frame's header: a msgpack map whose `type` field names it. Payloads (sources, pickles, binaries) travel
+in the frame's segments, in the order that the message's docstring gives. `Welcome` and `Hello` ignore fields that they
+don't know, so that later versions can greet earlier ones; every other message refuses them.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from compilepool.protocol.errors import Failure
+from compilepool.protocol.toolchain import Toolchain
+
+PROTOCOL_MIN = 1
+PROTOCOL_MAX = 1
+
+Priority = Literal["foreground", "background"]
+Origin = Literal["compiled", "joined", "store"]
+Setting = bool | int | float | str | None
+
+
+class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type"):
+    """Base of every message after the greeting."""
+
+
+class Greeting(msgspec.Struct, frozen=True, tag_field="type"):
+    """Base of the two greetings."""
+
+
+# ---- greeting
+
+
+class Welcome(Greeting, frozen=True, tag="welcome"):
+    """Daemon's first message: which protocols it speaks, what it can do, and which run of it this is."""
+
+    protocol_min: int
+    protocol_max: int
+    capabilities: list[str]
+    instance: str
+
+
+class Hello(Greeting, frozen=True, tag="hello"):
+    """Peer's first message: the protocol it chose, its role, and its toolchain (None: it only asks and administers)."""
+
+    protocol: int
+    role: Literal["client", "forkserver"]
+    toolchain: Toolchain | None = None
+
+
+# ---- what is compiled
+
+
+class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything but the source that decides what a kernel compiles to.
+
+    name: the kernel's name in the source
+    environment: the compile's variables, complete: one that is not here is unset in the worker
+    settings: torch._inductor.config values that the client changed
+    """
+
+    name: str
+    environment: dict[str, str]
+    settings: dict[str, Setting]
+
+
+class Unit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One config of one kernel, compiled: Triton's own hash of it and its files.
+
+    config: the config as a person reads it, e.g. 'XBLOCK=1024, num_warps=4, num_stages=1'
+    directory: name of its directory in a Triton cache
+    files: names in that directory, in the order of their segments
+    """
+
+    config: str
+    triton_hash: str
+    directory: str
+    files: list[str]
+
+
+class Dropped(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A config that the compiler turned down (out of resources, ptxas), as CachingAutotuner drops it."""
+
+    config: str
+    reason: str
+
+
+class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a job took: seconds from fork to answer, CPU seconds of the worker and its children, peak bytes."""
+
+    wall: float
+    cpu: float
+    peak_rss: int
+
+
+class Contents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a job yields. Segments: the pickled autotuner, then each unit's files.
+
+    checksums: SHA-256 of each segment, in hexadecimal
+    """
+
+    units: list[Unit]
+    dropped: list[Dropped]
+    checksums: list[str]
+    cost: Cost
+
+
+# ---- client to daemon
+
+
+class Compile(Message, frozen=True, tag="compile"):
+    """Compile one kernel. Segment: its source, UTF-8.
+
+    cache_dir: the client's Inductor cache directory ('' for the default): where line tables say the source is;
+        no part of the kernel's identity
+    """
+
+    id: int
+    recipe: Recipe
+    priority: Priority = "foreground"
+    cache_dir: str = ""
+
+
+class Cancel(Message, frozen=True, tag="cancel"):
+    """The client no longer wants the answer to request `id`; unknown ids are ignored, since it may be on its way."""
+
+    id: int
+
+
+class GetStatus(Message, frozen=True, tag="get-status"):
+    """Ask for a `StatusReport`."""
+
+    id: int
+
+
+class Stop(Message, frozen=True, tag="stop"):
+    """Ask the daemon to drain and exit; with `now`, to give up what runs."""
+
+    id: int
+    now: bool = False
+
+
+class StartFailed(Message, frozen=True, tag="start-failed"):
+    """The client could not start the forkserver that it was asked for."""
+
+    reason: str
+
+
+# ---- daemon to client
+
+
+class Compiled(Message, frozen=True, tag="compiled"):
+    """The answer to a `Compile`. Segments as `Contents` says.
+
+    origin: compiled for this request, joined to one already in flight, or read from the store
+    """
+
+    id: int
+    origin: Origin
+    contents: Contents
+
+
+class Failed(Message, frozen=True, tag="failed"):
+    """The answer to a `Compile` that failed."""
+
+    id: int
+    failure: Failure
+
+
+class StartForkserver(Message, frozen=True, tag="start-forkserver"):
+    """No forkserver is attached for this client's uid and toolchain: please start one."""
+
+
+class StatusReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the daemon says of itself; seconds and bytes throughout."""
+
+    version: str
+    instance: str
+    pid: int
+    uptime: float
+    socket: str
+    store: str
+    slots: int
+    running: int
+    queued: int
+    waiting_for_forkserver: int
+    clients: int
+    forkservers: list[str]
+    counters: dict[str, int]
+    cpu_seconds: float
+    rss: int
+
+
+class Status(Message, frozen=True, tag="status"):
+    """The answer to a `GetStatus`."""
+
+    id: int
+    report: StatusReport
+
+
+class Stopping(Message, frozen=True, tag="stopping"):
+    """The answer to a `Stop`: the socket closes when the drain is over."""
+
+    id: int
+
+
+class Refusal(Message, frozen=True, tag="refusal"):
+    """The daemon will not go on with this connection, which closes after it."""
+
+    failure: Failure
+
+
+# ---- daemon to forkserver
+
+
+class Spawn(Message, frozen=True, tag="spawn"):
+    """Fork a worker for one job. Segment: the source, UTF-8."""
+
+    job: int
+    recipe: Recipe
+    cache_dir: str
+
+
+class Kill(Message, frozen=True, tag="kill"):
+    """Kill the worker of a job and everything it started; answered by `JobFailed` if it had not ended by itself."""
+
+    job: int
+
+
+class Retire(Message, frozen=True, tag="retire"):
+    """Exit; the daemon needs no forkserver here (the reason is for the log)."""
+
+    reason: str
+
+
+# ---- forkserver to daemon
+
+
+class Ready(Message, frozen=True, tag="ready"):
+    """The forkserver has imported everything and compiled once; it took this many seconds."""
+
+    seconds: float
+
+
+class Unfit(Message, frozen=True, tag="unfit"):
+    """The forkserver can't serve (an import failed, a second thread is running) and exits."""
+
+    reason: str
+
+
+class JobDone(Message, frozen=True, tag="job-done"):
+    """A worker's result. Segments as `Contents` says."""
+
+    job: int
+    contents: Contents
+
+
+class JobFailed(Message, frozen=True, tag="job-failed"):
+    """A worker's failure, or its death."""
+
+    job: int
+    failure: Failure
+    cost: Cost
+
+
+ToClient = Compiled | Failed | StartForkserver | Status | Stopping | Refusal
+ToForkserver = Spawn | Kill | Retire | Refusal
+FromClient = Compile | Cancel | GetStatus | Stop | StartFailed
+FromForkserver = Ready | Unfit | JobDone | JobFailed
+AnyMessage = Greeting | Message
