@@ -9,6 +9,7 @@ does not depend on where it was made:
 - Paths in the pickle are relative to named roots (`protocol.portable`).
 """
 
+import io
 import linecache
 import os
 from dataclasses import dataclass, field
@@ -18,8 +19,8 @@ from typing import Any
 
 import torch._inductor.config as inductor_config
 from torch._inductor.codecache import PyCodeCache
+from torch._inductor.runtime import compile_tasks
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
-from torch._inductor.runtime.compile_tasks import _set_triton_ptxas_path
 from torch._inductor.runtime.runtime_utils import triton_hash_to_path_key
 from triton.backends.compiler import GPUTarget
 
@@ -73,7 +74,7 @@ def compile_kernel(recipe: Recipe, source: str, place: Scratch) -> tuple[Content
 
     Raises CompileError, with the compiler's own message and the config it was about.
     """
-    _set_triton_ptxas_path()
+    compile_tasks._set_triton_ptxas_path()
     with inductor_config.patch(dict(recipe.settings)), headless() as driver:
         try:
             autotuner = load_autotuner(recipe.name, source, place)
@@ -89,11 +90,18 @@ def load_autotuner(name: str, source: str, place: Scratch) -> Any:
     """Execute a kernel's source and return its CachingAutotuner; whatever the source raises, this raises."""
     key, path = PyCodeCache.write(source)
     shown = path.replace(str(place.inductor), place.shown, 1)
-    linecache.cache[shown] = (len(source), None, source.splitlines(keepends=True), shown)
-    module = ModuleType(f"compilepool.kernel.{key}")
+    linecache.cache[shown] = (len(source), None, _lines(source), shown)
+    # torch's own name for it: Triton hashes the name into the keys of some kernels.
+    module = ModuleType(f"{compile_tasks.__name__}.{key}")
     module.__file__ = path
     exec(compile(source, shown, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - what a worker is for
     return getattr(module, name)
+
+
+def _lines(source: str) -> list[str]:
+    """The lines as linecache reads them off a file, the last one ended too: Triton hashes them."""
+    lines = io.StringIO(source, newline=None).readlines()
+    return [*lines[:-1], lines[-1].removesuffix("\n") + "\n"] if lines else []
 
 
 def target_of(autotuner: Any) -> GPUTarget:

@@ -1,0 +1,98 @@
+"""One of every message, as it was first put on the wire; `python -m tests.golden.samples` writes those that are new.
+
+A changed file is a changed protocol: it needs a new version number, not a new file.
+"""
+
+import json
+from pathlib import Path
+
+import msgspec
+
+from compilepool.protocol import messages as m
+from compilepool.protocol.contents import checksum
+from compilepool.protocol.errors import Failure
+from compilepool.protocol.frames import encode_frame
+from compilepool.protocol.toolchain import Toolchain
+
+FOLDER = Path(__file__).parent / f"v{m.PROTOCOL_MAX}"
+
+_TOOLCHAIN = Toolchain(
+    python="CPython 3.12.3 cpython-312-x86_64-linux-gnu",
+    executable="/venv/bin/python",
+    platform="linux-x86_64",
+    triton="3.7.1 at /venv/triton (00)",
+    torch="2.13.0 at /venv/torch (11)",
+    libraries="",
+    compilepool="0.1.0 at /venv/compilepool (22)",
+)
+_RECIPE = m.Recipe("triton_poi_0", {"TRITON_DEBUG": "1"}, {"use_static_triton_launcher": True})
+_SEGMENTS = (b"pickled", b"binary", b"{}")
+_CONTENTS = m.Contents(
+    [m.Unit("XBLOCK: 1024", "ab" * 32, "VOV" * 17 + "A", ["triton_poi_0.cubin", "triton_poi_0.json"])],
+    [m.Dropped("XBLOCK: 4096", "OutOfResources")],
+    [checksum(segment) for segment in _SEGMENTS],
+    m.Cost(1.5, 1.25, 1 << 20),
+)
+_FAILURE = Failure("worker-crashed", "the process that compiled it was killed by SIGKILL (Killed)", "triton_poi_0")
+_REPORT = m.StatusReport(
+    version="0.1.0",
+    instance="i" * 32,
+    pid=1,
+    uptime=2.5,
+    socket="/run/pool.sock",
+    store="/var/store",
+    slots=16,
+    running=1,
+    queued=2,
+    waiting_for_forkserver=3,
+    clients=4,
+    forkservers=["pid 5, toolchain 66"],
+    counters={"requests": 7},
+    cpu_seconds=8.5,
+    rss=9,
+)
+
+SAMPLES: dict[str, tuple[m.AnyMessage, tuple[bytes, ...]]] = {
+    "welcome": (m.Welcome(1, 1, ["compile-source"], "i" * 32), ()),
+    "hello": (m.Hello(1, "client", _TOOLCHAIN), ()),
+    "hello-without-toolchain": (m.Hello(1, "client"), ()),
+    "compile": (m.Compile(1, _RECIPE, "background", "/tmp/cache"), (b"import triton",)),
+    "cancel": (m.Cancel(1), ()),
+    "get-status": (m.GetStatus(2), ()),
+    "stop": (m.Stop(3, now=True), ()),
+    "start-failed": (m.StartFailed("no python"), ()),
+    "compiled": (m.Compiled(1, "joined", _CONTENTS), _SEGMENTS),
+    "failed": (m.Failed(1, _FAILURE), ()),
+    "start-forkserver": (m.StartForkserver(), ()),
+    "status": (m.Status(2, _REPORT), ()),
+    "stopping": (m.Stopping(3), ()),
+    "refusal": (m.Refusal(Failure("protocol", "not a message")), ()),
+    "spawn": (m.Spawn(4, _RECIPE, "/tmp/cache"), (b"import triton",)),
+    "kill": (m.Kill(4), ()),
+    "retire": (m.Retire("idle"), ()),
+    "ready": (m.Ready(4.5), ()),
+    "unfit": (m.Unfit("2 threads"), ()),
+    "job-done": (m.JobDone(4, _CONTENTS), _SEGMENTS),
+    "job-failed": (m.JobFailed(4, _FAILURE, m.Cost(0.5, 0.25, 1)), ()),
+}
+
+
+def encoded(name: str) -> bytes:
+    """The sample's frame."""
+    message, segments = SAMPLES[name]
+    return b"".join(encode_frame(msgspec.msgpack.encode(message), segments))
+
+
+def readable(name: str) -> str:
+    """The sample for a person."""
+    message, segments = SAMPLES[name]
+    header = msgspec.to_builtins(message)
+    return json.dumps({"header": header, "segments": [s.decode() for s in segments]}, indent=2) + "\n"
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for name in SAMPLES:
+        if not (FOLDER / f"{name}.bin").exists():
+            (FOLDER / f"{name}.bin").write_bytes(encoded(name))
+            (FOLDER / f"{name}.json").write_text(readable(name))

@@ -1,0 +1,78 @@
+"""The pool's binaries are those that torch makes in a process of its own, byte for byte."""
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compilepool.corpus import Kernel, bundled, bundled_names, for_target
+from compilepool.protocol.messages import Compiled
+from tests.conftest import Daemon
+
+# Every kind of kernel: all recorded files but the large one, of which two dozen.
+SAMPLE = [k for name in bundled_names() if name not in ("resnet50_train", "max_autotune_mm") for k in bundled(name)]
+SAMPLE += bundled("resnet50_train")[::20] + bundled("max_autotune_mm")[::9]
+
+
+@pytest.fixture
+def in_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Kernel], dict[str, bytes]]:
+    """Compiles in this process, with a Triton cache of its own for each kernel, so that nothing is found in one."""
+    numbers = itertools.count()
+
+    def compile_here(kernel: Kernel) -> dict[str, bytes]:
+        with monkeypatch.context() as patch:
+            patch.setenv("TRITON_CACHE_DIR", str(tmp_path / str(next(numbers))))
+            return compiled_here(kernel)
+
+    return compile_here
+
+
+def compiled_here(kernel: Kernel) -> dict[str, bytes]:
+    """Binaries by config, made by torch's own loader and `CachingAutotuner.precompile` in this process."""
+    from torch._inductor.codecache import PyCodeCache, _load_triton_kernel_from_source
+
+    from compilepool.daemon.worker.compile import target_of
+    from compilepool.daemon.worker.headless import headless
+
+    with headless() as driver:
+        autotuner = _load_triton_kernel_from_source(kernel.name, kernel.source)
+        driver.target = target_of(autotuner)
+        # ptxas writes the source file's modification time into the line table, if it finds the file.
+        Path(PyCodeCache.write(kernel.source)[1]).unlink()
+        autotuner.precompile(warm_cache_only=True)
+    return {str(result.config): binary_of(result.kernel) for result in autotuner.compile_results}
+
+
+def binary_of(kernel: Any) -> bytes:
+    """The device binary that a compiled or statically launched kernel holds."""
+    raw = getattr(kernel, "cubin_raw", None)
+    return raw if raw is not None else kernel.kernel
+
+
+@pytest.mark.parametrize("target", ["cuda:90", "hip:gfx942"])
+def test_binaries_are_identical(
+    shared_daemon: Daemon, target: str, in_process: Callable[[Kernel], dict[str, bytes]]
+) -> None:
+    kernels = [for_target(kernel, target) for kernel in SAMPLE]
+    assert len(kernels) >= 40
+    with shared_daemon.pool() as pool:
+        futures = [pool.compile_source(kernel.name, kernel.source) for kernel in kernels]
+        for kernel, future in zip(kernels, futures, strict=True):
+            autotuner = future.result(timeout=240)
+            made = {str(result.config): binary_of(result.kernel) for result in autotuner.compile_results}
+            assert made == in_process(kernel), f"{kernel.name} differs"
+
+
+@pytest.mark.slow
+def test_every_recorded_kernel_has_every_config(
+    shared_daemon: Daemon, in_process: Callable[[Kernel], dict[str, bytes]]
+) -> None:
+    kernels = bundled(*bundled_names())
+    with shared_daemon.pool() as pool:
+        futures = [pool.warm(kernel.name, kernel.source) for kernel in kernels]
+        for kernel, future in zip(kernels, futures, strict=True):
+            answer = future.result(timeout=240)
+            assert isinstance(answer, Compiled)
+            assert [unit.config for unit in answer.contents.units] == list(in_process(kernel)), kernel.name

@@ -1,0 +1,54 @@
+from concurrent.futures import CancelledError, as_completed
+
+import pytest
+
+from compilepool.future import CompileFuture
+from compilepool.protocol.errors import CompileError
+
+
+def test_the_first_result_finishes_it_once() -> None:
+    future, made = CompileFuture("k"), []
+    future.arrived(lambda: made.append(1) or "autotuner")
+    assert future.done()
+    assert made == []
+    assert [future.result(), future.result()] == ["autotuner", "autotuner"]
+    assert made == [1]
+
+
+def test_an_error_is_raised_each_time_and_told_by_exception() -> None:
+    future = CompileFuture("k")
+
+    def finish() -> None:
+        raise CompileError("no", "k")
+
+    future.arrived(finish)
+    assert isinstance(future.exception(), CompileError)
+    for _ in range(2):
+        with pytest.raises(CompileError, match="k: no"):
+            future.result()
+
+
+def test_cancelled_stays_cancelled() -> None:
+    future = CompileFuture("k")
+    assert future.cancel()
+    future.arrived(lambda: "too late")
+    with pytest.raises(CancelledError):
+        future.result()
+
+
+def test_done_can_no_longer_be_cancelled() -> None:
+    future = CompileFuture("k")
+    future.arrived(lambda: "autotuner")
+    assert not future.cancel()
+
+
+def test_works_with_concurrent_futures() -> None:
+    futures = [CompileFuture(str(n)) for n in range(3)]
+    for future in futures:
+        future.arrived(lambda: "autotuner")
+    assert {future.result() for future in as_completed(futures, timeout=1)} == {"autotuner"}
+
+
+def test_waiting_ends_by_itself() -> None:
+    with pytest.raises(TimeoutError):
+        CompileFuture("k").result(timeout=0)
