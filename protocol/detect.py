@@ -11,7 +11,6 @@ import importlib.util
 import os
 import platform
 import sys
-import sysconfig
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -32,7 +31,7 @@ _COMPILES = {"triton": ("",), "torch": ("version.py", "_inductor", "bin", "utils
 def detect() -> Toolchain:
     """This process's toolchain; raises NoToolchain with what to install."""
     return Toolchain(
-        python=f"{platform.python_implementation()} {platform.python_version()} {sysconfig.get_config_var('SOABI')}",
+        python=f"{platform.python_implementation()} {platform.python_version()} {sys.implementation.cache_tag}",
         executable=sys.executable,
         platform=f"{sys.platform}-{platform.machine()}",
         triton=_describe("triton"),

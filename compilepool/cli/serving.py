@@ -1,6 +1,7 @@
 """`compilepool serve` and `compilepool forkserver`: the pool's own processes."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -37,15 +38,21 @@ def serve(
     from compilepool.daemon.listener import AlreadyRunning, BadSocketPath
 
     config = read_config(os.environ, socket=socket, store=store, slots=slots, idle_exit=idle_exit)
+
+    def run(ready: Callable[[], None]) -> None:
+        try:
+            daemon.serve(config, ready)
+        except AlreadyRunning:
+            if not if_needed:
+                raise
+            ready()
+
     try:
         if detach:
-            run_detached(lambda ready: daemon.serve(config, ready), daemon_log(config.socket))
+            run_detached(run, daemon_log(config.socket))
         else:
-            daemon.serve(config)
-    except AlreadyRunning as exc:
-        if not if_needed:
-            raise click.ClickException(f"{exc} (`compilepool status` shows it)") from exc
-    except (BadSocketPath, DidNotStart) as exc:
+            run(lambda: None)
+    except (AlreadyRunning, BadSocketPath, DidNotStart) as exc:
         raise click.ClickException(str(exc)) from exc
 
 

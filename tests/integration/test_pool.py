@@ -140,7 +140,9 @@ class TestErrors:
 
     def test_a_failure_is_not_kept(self, pool: Pool) -> None:
         for _ in range(2):
-            assert isinstance(pool.compile_source("again", "raise ValueError('no')").exception(timeout=120), CompileError)
+            assert isinstance(
+                pool.compile_source("again", "raise ValueError('no')").exception(timeout=120), CompileError
+            )
 
 
 class TestTheWorker:
@@ -186,7 +188,9 @@ def test_a_forkserver_has_one_thread_and_never_touched_a_gpu(shared_daemon: Daem
     assert not any("/dev/nvidia" in link or "/dev/kfd" in link for link in links)
 
 
-def test_a_forkserver_outlives_the_client_that_started_it_in_a_session_of_its_own(shared_daemon: Daemon, pool: Pool) -> None:
+def test_a_forkserver_outlives_the_client_that_started_it_in_a_session_of_its_own(
+    shared_daemon: Daemon, pool: Pool
+) -> None:
     kernel = pointwise("outlives")
     origin(pool, kernel.name, kernel.source)
     forkserver = shared_daemon.forkserver()

@@ -3,7 +3,16 @@ from pathlib import Path
 
 import pytest
 
-from compilepool.corpus import TARGETS, BadKernelFile, Kernel, UnknownTarget, bundled, bundled_names, for_target, read_kernels
+from compilepool.corpus import (
+    TARGETS,
+    BadKernelFile,
+    Kernel,
+    UnknownTarget,
+    bundled,
+    bundled_names,
+    for_target,
+    read_kernels,
+)
 
 
 def test_the_bundled_kernels_are_all_there() -> None:

@@ -14,7 +14,11 @@ def test_what_decides_a_compile_travels_and_nothing_else() -> None:
         "HOME": "/root",
         "LD_PRELOAD": "x.so",
     }
-    assert set(compile_environment(environ)) == {"TRITON_DISABLE_LINE_INFO", "TORCHINDUCTOR_MAX_AUTOTUNE", "PTXAS_OPTIONS"}
+    assert set(compile_environment(environ)) == {
+        "TRITON_DISABLE_LINE_INFO",
+        "TORCHINDUCTOR_MAX_AUTOTUNE",
+        "PTXAS_OPTIONS",
+    }
 
 
 def test_where_files_are_kept_does_not_split_a_key() -> None:

@@ -35,7 +35,8 @@ def test_every_module_of_the_daemon_is_under_the_import_rule() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["compilepool", "compilepool.client", "compilepool.cli", "compilepool.daemon.main", "compilepool.protocol"]
+    "module",
+    ["compilepool", "compilepool.client", "compilepool.cli", "compilepool.daemon.main", "compilepool.protocol"],
 )
 def test_importing_loads_no_compiler(module: str) -> None:
     code = f"import sys, {module}; print([m for m in ('torch', 'triton', 'cloudpickle') if m in sys.modules])"

@@ -1,0 +1,181 @@
+"""Whatever is killed, everybody who waits is answered, and the next request works."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+
+from compilepool.client import Pool
+from compilepool.protocol.errors import CompileError, CompilePoolError, WorkerCrashed
+from compilepool.protocol.messages import Compiled
+from tests.conftest import Daemon
+from tests.sources import Gate, held, pointwise
+
+pytestmark = pytest.mark.faults
+
+
+def works(pool: Pool, name: str) -> None:
+    kernel = pointwise(name)
+    assert isinstance(pool.warm(kernel.name, kernel.source).result(timeout=120), Compiled)
+
+
+def assert_idle(daemon: Daemon) -> None:
+    report = daemon.status()
+    assert (report.running, report.queued, report.waiting_for_forkserver) == (0, 0, 0)
+
+
+class TestAWorker:
+    def test_killed_is_told_with_its_signal_and_others_finish(self, shared_daemon: Daemon, tmp_path: Path) -> None:
+        victim, victims_gate = held(tmp_path, "victim")
+        other, others_gate = held(tmp_path, "other")
+        with shared_daemon.pool() as pool:
+            first = pool.compile_source(victim.name, victim.source)
+            victims_gate.wait_started()
+            (worker,) = shared_daemon.workers()
+            second = pool.compile_source(other.name, other.source)
+            others_gate.wait_started()
+            worker.kill()
+            with pytest.raises(WorkerCrashed, match=r"victim: .* was killed by SIGKILL \(Killed\)"):
+                first.result(timeout=60)
+            others_gate.open()
+            assert len(second.result(timeout=60).compile_results) > 0
+            works(pool, "after_a_kill")
+        assert_idle(shared_daemon)
+
+    @pytest.mark.parametrize(
+        ("action", "error", "says"),
+        [
+            ("os._exit(0)", WorkerCrashed, "answer can't be read"),
+            ("os._exit(7)", WorkerCrashed, "exited with status 7 before it answered"),
+            ("sys.exit(3)", WorkerCrashed, "exited with status 1 before it answered.*SystemExit: 3"),
+            ("os.abort()", WorkerCrashed, "SIGABRT"),
+            ("os.kill(os.getpid(), 11)", WorkerCrashed, "SIGSEGV"),
+            ("print('last words', flush=True); os._exit(1)", WorkerCrashed, "it printed: last words"),
+            ("raise KeyboardInterrupt", WorkerCrashed, "KeyboardInterrupt"),
+            ("raise MemoryError", CompileError, "MemoryError"),
+            ("os.write(3, b'x' * 100); os._exit(0)", WorkerCrashed, "not a compilepool peer"),
+        ],
+    )
+    def test_that_ends_itself_is_told_how(
+        self, shared_daemon: Daemon, action: str, error: type[CompilePoolError], says: str
+    ) -> None:
+        with shared_daemon.pool() as pool:
+            with pytest.raises(error, match=f"(?s)ends_itself: .*{says}"):
+                pool.compile_source("ends_itself", f"import os, sys\n{action}\n").result(timeout=60)
+            works(pool, "after_" + "".join(c for c in action if c.isalnum()))
+
+    def test_takes_what_it_started_with_it(self, shared_daemon: Daemon, tmp_path: Path) -> None:
+        kernel, gate = held(tmp_path, "parent")
+        child = "import subprocess; subprocess.Popen(['sleep', '1000'])\n"
+        with shared_daemon.pool() as pool:
+            future = pool.compile_source(kernel.name, child + kernel.source)
+            gate.wait_started()
+            (worker,) = shared_daemon.workers()
+            (sleeper,) = worker.children()
+            worker.kill()
+            assert isinstance(future.exception(timeout=60), WorkerCrashed)
+            psutil.wait_procs([sleeper], timeout=30)
+            assert not sleeper.is_running() or sleeper.status() == psutil.STATUS_ZOMBIE
+
+    def test_leaves_no_scratch_behind(self, shared_daemon: Daemon, tmp_path: Path) -> None:
+        kernel, gate = held(tmp_path, "scratch")
+        with shared_daemon.pool() as pool:
+            future = pool.compile_source(kernel.name, kernel.source)
+            gate.wait_started()
+            (worker,) = shared_daemon.workers()
+            scratch = Path(os.readlink(f"/proc/{worker.pid}/cwd"))
+            worker.kill()
+            assert isinstance(future.exception(timeout=60), WorkerCrashed)
+        assert scratch.parent.exists()
+        assert not scratch.exists()
+
+
+def test_a_cancelled_request_frees_its_worker(shared_daemon: Daemon, tmp_path: Path) -> None:
+    kernel, gate = held(tmp_path, "cancelled")
+    with shared_daemon.pool() as pool:
+        future = pool.compile_source(kernel.name, kernel.source)
+        gate.wait_started()
+        (worker,) = shared_daemon.workers()
+        assert future.cancel()
+        psutil.wait_procs([worker], timeout=30)
+        assert not worker.is_running()
+        works(pool, "after_a_cancel")
+    assert_idle(shared_daemon)
+
+
+def test_a_killed_daemon_takes_its_workers_along_and_the_client_compiles_itself(daemon: Daemon, tmp_path: Path) -> None:
+    kernel, gate = held(tmp_path, "orphan")
+    with daemon.pool(fallback=True) as pool:
+        future = pool.compile_source(kernel.name, kernel.source)
+        gate.wait_started()
+        forkserver, (worker,) = daemon.forkserver(), daemon.workers()
+        daemon.kill()
+        psutil.wait_procs([worker, forkserver], timeout=30)
+        assert not worker.is_running()
+        assert not forkserver.is_running()
+        passing = threading.Thread(target=_pass, args=(gate,))
+        passing.start()
+        assert len(future.result(timeout=120).compile_results) > 0
+        passing.join(timeout=30)
+
+
+def _pass(gate: Gate) -> None:
+    gate.wait_started()
+    gate.open()
+
+
+def test_a_killed_client_leaves_nothing(shared_daemon: Daemon, tmp_path: Path) -> None:
+    kernel, gate = held(tmp_path, "left_alone")
+    (tmp_path / "source.py").write_text(kernel.source)
+    code = (
+        "import sys, pathlib, compilepool\n"
+        "pool = compilepool.connect(sys.argv[1], autostart=False, fallback=False)\n"
+        f"pool.compile_source('left_alone', pathlib.Path({str(tmp_path / 'source.py')!r}).read_text()).result()\n"
+    )
+    client = subprocess.Popen([sys.executable, "-c", code, str(shared_daemon.socket)])
+    gate.wait_started()
+    (worker,) = shared_daemon.workers()
+    client.send_signal(signal.SIGKILL)
+    client.wait()
+    psutil.wait_procs([worker], timeout=30)
+    assert not worker.is_running()
+    with shared_daemon.pool() as pool:
+        works(pool, "after_a_client")
+    assert_idle(shared_daemon)
+
+
+def test_a_killed_forkserver_is_replaced_and_its_jobs_run_again(daemon: Daemon, tmp_path: Path) -> None:
+    kernel, gate = held(tmp_path, "twice")
+    with daemon.pool() as pool:
+        future = pool.compile_source(kernel.name, kernel.source)
+        gate.wait_started()
+        forkserver, (worker,) = daemon.forkserver(), daemon.workers()
+        forkserver.kill()
+        psutil.wait_procs([worker], timeout=30)
+        assert not worker.is_running()
+        _pass(gate)
+        assert len(future.result(timeout=120).compile_results) > 0
+        assert pool.status().counters["forkservers_lost"] == 1
+
+
+def test_a_forkserver_that_cant_compile_is_told_with_its_reason(daemon: Daemon, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    (broken / "triton").mkdir(parents=True)
+    (broken / "triton" / "__init__.py").write_text("raise ImportError('this triton is broken')\n")
+    code = (
+        "import sys, compilepool\n"
+        "pool = compilepool.connect(sys.argv[1], autostart=False, fallback=False)\n"
+        "print(pool.compile_source('k', 'x = 1').exception(timeout=100))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(broken)}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(daemon.socket)], env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert "k: no forkserver could be started: it can't compile: ImportError: this triton is broken" in done.stdout
+    with daemon.pool() as pool:
+        works(pool, "with_a_good_one")
