@@ -48,7 +48,7 @@ def compiled_here(kernel: Kernel) -> dict[str, bytes]:
 def binary_of(kernel: Any) -> bytes:
     """The device binary that a compiled or statically launched kernel holds."""
     raw = getattr(kernel, "cubin_raw", None)
-    return raw if raw is not None else kernel.kernel
+    return bytes(raw if raw is not None else kernel.kernel)
 
 
 @pytest.mark.parametrize("target", ["cuda:90", "hip:gfx942"])

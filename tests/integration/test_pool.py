@@ -63,7 +63,6 @@ def test_the_files_are_in_this_process_triton_cache(pool: Pool) -> None:
         assert group is not None
         assert {Path(path).suffix for path in group.values()} >= {".cubin", ".json", ".ttir", ".ptx"}
         assert all(Path(path).parent == Path(manager.cache_dir) for path in group.values())
-        assert group[f"{kernel.name}.cubin"].encode() not in b""
         assert Path(group[f"{kernel.name}.cubin"]).read_bytes()[:4] == b"\x7fELF"
 
 

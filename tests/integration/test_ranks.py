@@ -26,13 +26,11 @@ def test_four_processes_that_submit_the_same_kernels_cause_one_compile_of_each(d
     for rank in ranks:
         assert rank.stdout is not None
         assert rank.stdout.readline() == "ready\n"
-    said = []
     for rank in ranks:
         assert rank.stdin is not None
         rank.stdin.write("go\n")
         rank.stdin.flush()
-    for rank in ranks:
-        said.append(rank.communicate(timeout=240)[0])
+    said = [rank.communicate(timeout=240)[0] for rank in ranks]
     assert len(set(said)) == 1
     units = [tuple(unit) for unit in json.loads(said[0])]
     kernels = len(bundled("llama_train"))

@@ -1,5 +1,7 @@
 """Frames under arbitrary splits, and arbitrary bytes instead of frames."""
 
+import itertools
+
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +16,7 @@ FRAMES = st.lists(st.tuples(st.binary(max_size=50), st.lists(st.binary(max_size=
 
 def split(raw: bytes, cuts: list[int]) -> list[bytes]:
     edges = sorted({0, len(raw), *(cut % (len(raw) + 1) for cut in cuts)})
-    return [raw[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    return [raw[a:b] for a, b in itertools.pairwise(edges)]
 
 
 @given(FRAMES, st.lists(st.integers(0, 10_000), max_size=20))

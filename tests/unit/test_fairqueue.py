@@ -6,7 +6,7 @@ def place(client: int, expected: float = 1.0, uid: int = 1000, *, background: bo
 
 
 def drain(queue: FairQueue) -> list[int]:
-    return [job for job in iter(queue.pop, None)]
+    return list(iter(queue.pop, None))
 
 
 def test_the_longest_of_a_client_comes_first() -> None:
