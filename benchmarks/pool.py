@@ -166,13 +166,16 @@ def main() -> None:
     parser.add_argument("--corpus", nargs="+", default=["llama_train", "resnet50_train"])
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    console = Console(width=120)
+    overhead = measure_overhead()
     rows: list[Row] = []
     for corpus in options.corpus:
         for clients in options.clients:
             rows.append(measure_pool(corpus, clients))
             rows.append(measure_stock(corpus, clients, rows[-1].floor))
-    overhead = measure_overhead()
-    console = Console(width=120)
+            console.print(
+                f"{corpus}, {clients} clients: {rows[-2].wall:.2f} s, and {rows[-1].wall:.2f} s through torch's pool"
+            )
     console.print(table(rows))
     for name, milliseconds in overhead.items():
         console.print(f"{name}: {milliseconds:.2f} ms")

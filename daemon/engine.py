@@ -59,6 +59,7 @@ class Engine:
         self._arrived: dict[s.RequestId, _Payload] = {}
         self._payloads: dict[int, _Payload] = {}
         self._results: dict[int, Stored] = {}
+        self._publishing: dict[str, Stored] = {}
         self._forkserver_of: dict[int, int] = {}
         self._cpu_seconds = 0.0
         self._tasks = tasks
@@ -159,6 +160,7 @@ class Engine:
         log_event("compiled", job=message.job, kernel=payload.message.recipe.name, units=len(message.contents.units),
                   wall=round(cost.wall, 3), cpu=round(cost.cpu, 3), peak_rss=cost.peak_rss)  # fmt: skip
         stored = self._results[message.job] = Stored(message.contents, segments)
+        self._publishing[payload.key] = stored
         self._tasks.start_soon(self._put, payload.key, stored)
         self.feed(s.Succeeded(message.job, len(message.contents.units)))
 
@@ -226,7 +228,10 @@ class Engine:
     # ---- store
 
     async def _look_up(self, job: int, key: str) -> None:
-        stored = await anyio.to_thread.run_sync(self._store.get, key, limiter=self._disk)
+        # Whoever asks while it is being written must not cause a second compile.
+        stored = self._publishing.get(key)
+        if stored is None:
+            stored = await anyio.to_thread.run_sync(self._store.get, key, limiter=self._disk)
         if stored is not None and job in self._payloads:
             self._results[job] = stored
         self.feed(s.LookedUp(job, stored is not None))
@@ -234,6 +239,7 @@ class Engine:
     async def _put(self, key: str, stored: Stored) -> None:
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(self._store.put, key, stored, limiter=self._disk)
+        self._publishing.pop(key, None)
 
     # ---- time
 

@@ -1,6 +1,7 @@
 """Real daemons for tests: each in a directory of its own, killed with everything it started when its test ends."""
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -73,7 +74,7 @@ class Daemon:
         forkservers = [p for p in psutil.process_iter() if _uses(p, self.socket)]
         if self.process.poll() is None:
             self.kill()
-        psutil.wait_procs(forkservers, timeout=30)
+        wait_gone(*forkservers)
 
 
 class Log:
@@ -116,6 +117,20 @@ class Log:
         with self._changed:
             self._lines.append(line)
             self._changed.notify_all()
+
+
+def wait_gone(*processes: psutil.Process) -> None:
+    """Wait until these have ended, whoever is to reap them (a container's first process may not)."""
+    for process in processes:
+        try:
+            descriptor = os.pidfd_open(process.pid)
+        except ProcessLookupError:
+            continue
+        try:
+            ended, _, _ = select.select([descriptor], [], [], 60)
+        finally:
+            os.close(descriptor)
+        assert ended, f"{process} goes on"
 
 
 def _uses(process: psutil.Process, socket: Path) -> bool:

@@ -25,6 +25,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from compilepool.daemon.worker.no_driver import occupy
 from compilepool.protocol import messages as m
 from compilepool.protocol.connection import Connection, End, choose_protocol
 from compilepool.protocol.environment import decides_compiles
@@ -178,6 +179,7 @@ class Forkserver:
     def _warm_up(self) -> None:
         started = time.monotonic()
         try:
+            occupy()
             from compilepool.daemon.worker.warmup import warm_up
 
             warm_up(self._root / "warm-up")

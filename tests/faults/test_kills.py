@@ -7,13 +7,12 @@ import sys
 import threading
 from pathlib import Path
 
-import psutil
 import pytest
 
 from compilepool.client import Pool
 from compilepool.protocol.errors import CompileError, CompilePoolError, WorkerCrashed
 from compilepool.protocol.messages import Compiled
-from tests.conftest import Daemon
+from tests.conftest import Daemon, wait_gone
 from tests.sources import Gate, held, pointwise
 
 pytestmark = pytest.mark.faults
@@ -79,8 +78,7 @@ class TestAWorker:
             (sleeper,) = worker.children()
             worker.kill()
             assert isinstance(future.exception(timeout=60), WorkerCrashed)
-            psutil.wait_procs([sleeper], timeout=30)
-            assert not sleeper.is_running() or sleeper.status() == psutil.STATUS_ZOMBIE
+            wait_gone(sleeper)
 
     def test_leaves_no_scratch_behind(self, shared_daemon: Daemon, tmp_path: Path) -> None:
         kernel, gate = held(tmp_path, "scratch")
@@ -102,8 +100,7 @@ def test_a_cancelled_request_frees_its_worker(shared_daemon: Daemon, tmp_path: P
         gate.wait_started()
         (worker,) = shared_daemon.workers()
         assert future.cancel()
-        psutil.wait_procs([worker], timeout=30)
-        assert not worker.is_running()
+        wait_gone(worker)
         works(pool, "after_a_cancel")
     assert_idle(shared_daemon)
 
@@ -115,9 +112,7 @@ def test_a_killed_daemon_takes_its_workers_along_and_the_client_compiles_itself(
         gate.wait_started()
         forkserver, (worker,) = daemon.forkserver(), daemon.workers()
         daemon.kill()
-        psutil.wait_procs([worker, forkserver], timeout=30)
-        assert not worker.is_running()
-        assert not forkserver.is_running()
+        wait_gone(worker, forkserver)
         passing = threading.Thread(target=_pass, args=(gate,))
         passing.start()
         assert len(future.result(timeout=120).compile_results) > 0
@@ -142,8 +137,7 @@ def test_a_killed_client_leaves_nothing(shared_daemon: Daemon, tmp_path: Path) -
     (worker,) = shared_daemon.workers()
     client.send_signal(signal.SIGKILL)
     client.wait()
-    psutil.wait_procs([worker], timeout=30)
-    assert not worker.is_running()
+    wait_gone(worker)
     with shared_daemon.pool() as pool:
         works(pool, "after_a_client")
     assert_idle(shared_daemon)
@@ -156,8 +150,7 @@ def test_a_killed_forkserver_is_replaced_and_its_jobs_run_again(daemon: Daemon, 
         gate.wait_started()
         forkserver, (worker,) = daemon.forkserver(), daemon.workers()
         forkserver.kill()
-        psutil.wait_procs([worker], timeout=30)
-        assert not worker.is_running()
+        wait_gone(worker)
         _pass(gate)
         assert len(future.result(timeout=120).compile_results) > 0
         assert pool.status().counters["forkservers_lost"] == 1

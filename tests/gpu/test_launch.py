@@ -31,9 +31,9 @@ def compiled(shared_daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> Iterator
     names: list[str] = []
     with shared_daemon.pool() as pool:
 
-        def through_pool(self: AsyncCompile, name: str, source: str, device_str: str = "cuda") -> Any:
-            names.append(name)
-            return pool.compile_source(name, source).result(timeout=240)
+        def through_pool(self: AsyncCompile, kernel_name: str, source_code: str, device_str: str = "cuda") -> Any:
+            names.append(kernel_name)
+            return pool.compile_source(kernel_name, source_code).result(timeout=240)
 
         monkeypatch.setattr(AsyncCompile, "triton", through_pool)
         torch.compiler.reset()

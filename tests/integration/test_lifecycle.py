@@ -12,7 +12,7 @@ import pytest
 from compilepool.client import connect
 from compilepool.protocol.errors import PoolUnavailable, Refused
 from compilepool.protocol.messages import Compiled
-from tests.conftest import Daemon
+from tests.conftest import Daemon, wait_gone
 from tests.sources import held, pointwise
 
 ASK_PID = """
@@ -40,7 +40,7 @@ def test_fifty_processes_that_start_a_daemon_at_once_get_one(tmp_path: Path, mon
     (pid,) = {int(output) for output, _ in said}
     with connect(path, autostart=False, fallback=False) as pool:
         pool.stop()
-    psutil.wait_procs([psutil.Process(pid)], timeout=30)
+    wait_gone(psutil.Process(pid))
     assert not path.exists()
 
 
@@ -82,8 +82,7 @@ def test_a_second_sigterm_gives_up_what_runs(daemon: Daemon, tmp_path: Path) -> 
         daemon.process.terminate()
         assert isinstance(future.exception(timeout=60), PoolUnavailable)
     assert daemon.wait() == 0
-    psutil.wait_procs([worker], timeout=30)
-    assert not worker.is_running()
+    wait_gone(worker)
 
 
 def test_an_idle_daemon_exits_and_its_forkserver_with_it(tmp_path: Path) -> None:
@@ -94,8 +93,7 @@ def test_an_idle_daemon_exits_and_its_forkserver_with_it(tmp_path: Path) -> None
             pool.warm(kernel.name, kernel.source).result(timeout=120)
             forkserver = daemon.forkserver()
         assert daemon.wait() == 0
-        psutil.wait_procs([forkserver], timeout=30)
-        assert not forkserver.is_running()
+        wait_gone(forkserver)
     finally:
         daemon.close()
 
