@@ -10,7 +10,6 @@ does. `floor` is what the distinct kernels must take: their workers' CPU seconds
 import argparse
 import contextlib
 import json
-import os
 import platform
 import statistics
 import subprocess
@@ -168,21 +167,25 @@ def main() -> None:
     options = parser.parse_args()
     console = Console(width=120)
     overhead = measure_overhead()
+    for name, milliseconds in overhead.items():
+        console.print(f"{name}: {milliseconds:.2f} ms")
     rows: list[Row] = []
     for corpus in options.corpus:
         for clients in options.clients:
             rows.append(measure_pool(corpus, clients))
             rows.append(measure_stock(corpus, clients, rows[-1].floor))
-            console.print(
-                f"{corpus}, {clients} clients: {rows[-2].wall:.2f} s, and {rows[-1].wall:.2f} s through torch's pool"
-            )
+            # As far as it has come: a run of minutes that is cut short must not be lost.
+            console.print(table(rows[-2:]))
+            save(options.json, rows, overhead)
     console.print(table(rows))
-    for name, milliseconds in overhead.items():
-        console.print(f"{name}: {milliseconds:.2f} ms")
-    if options.json:
-        machine = {"cores": CORES, "python": platform.python_version(), "load": os.getloadavg()}
+
+
+def save(path: Path | None, rows: list[Row], overhead: dict[str, float]) -> None:
+    """Write the figures as JSON, if a file was asked for."""
+    if path:
+        machine = {"cores": CORES, "python": platform.python_version()}
         told = {"machine": machine, "rows": [asdict(r) for r in rows], "overhead_ms": overhead}
-        options.json.write_text(json.dumps(told, indent=2) + "\n")
+        path.write_text(json.dumps(told, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 
 # Changes when the meaning of a key's parts changes.
 KEY_VERSION = 1
-# The page cache answers most reads: two threads keep one slow read from holding up the others, and stay small.
-DISK_THREADS = 2
+# The page cache answers most reads: two threads keep one slow read from holding up the others. Nobody waits for writes.
+READING_THREADS = 2
+WRITING_THREADS = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,8 @@ class Engine:
         self._forkserver_of: dict[int, int] = {}
         self._cpu_seconds = 0.0
         self._tasks = tasks
-        self._disk = anyio.CapacityLimiter(DISK_THREADS)
+        self._reading = anyio.CapacityLimiter(READING_THREADS)
+        self._writing = anyio.CapacityLimiter(WRITING_THREADS)
         self._life = anyio.CancelScope()
         self._alarm = anyio.CancelScope()
 
@@ -231,14 +233,14 @@ class Engine:
         # Whoever asks while it is being written must not cause a second compile.
         stored = self._publishing.get(key)
         if stored is None:
-            stored = await anyio.to_thread.run_sync(self._store.get, key, limiter=self._disk)
+            stored = await anyio.to_thread.run_sync(self._store.get, key, limiter=self._reading)
         if stored is not None and job in self._payloads:
             self._results[job] = stored
         self.feed(s.LookedUp(job, stored is not None))
 
     async def _put(self, key: str, stored: Stored) -> None:
         with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(self._store.put, key, stored, limiter=self._disk)
+            await anyio.to_thread.run_sync(self._store.put, key, stored, limiter=self._writing)
         self._publishing.pop(key, None)
 
     # ---- time

@@ -27,13 +27,15 @@ pytestmark = [
 def compiled(shared_daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """torch.compile's Triton kernels go through the daemon; the names of those that did."""
     from torch._inductor.async_compile import AsyncCompile
+    from torch._inductor.codecache import LambdaFuture
 
     names: list[str] = []
     with shared_daemon.pool() as pool:
 
         def through_pool(self: AsyncCompile, kernel_name: str, source_code: str, device_str: str = "cuda") -> Any:
             names.append(kernel_name)
-            return pool.compile_source(kernel_name, source_code).result(timeout=240)
+            future = pool.compile_source(kernel_name, source_code)
+            return LambdaFuture(future.result, future=future)
 
         monkeypatch.setattr(AsyncCompile, "triton", through_pool)
         torch.compiler.reset()
