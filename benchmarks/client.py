@@ -3,8 +3,9 @@
     python -m benchmarks.client pool SOCKET CORPUS...     through compilepool
     python -m benchmarks.client stock CORES CORPUS...     through a SubprocPool of its own, as torch.compile does
 
-Printed: seconds until the first and the last kernel was unpickled here, and the CPU seconds that this process and
-everything below it took for that.
+Printed: seconds until the first and the last answer was here, and until the last kernel was loaded (where there is a
+GPU, with launchers: torch may then compile a scaled config in this process, with either pool); and the CPU seconds that
+this process and everything below it took.
 """
 
 import functools
@@ -13,7 +14,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, as_completed
 from typing import Any
 
@@ -26,23 +27,36 @@ from torch._inductor.runtime.compile_tasks import _worker_compile_triton
 from benchmarks.no_gpu import without_gpu
 from compilepool.client import connect
 from compilepool.corpus import Kernel, bundled
+from compilepool.reload import can_launch
+
+Load = Callable[[], Any]
 
 
-def through_stock(cores: int, kernels: list[Kernel]) -> Iterator["Future[Any]"]:
-    """Submit as `AsyncCompile.triton` does, to a pool that starts now."""
+def through_stock(cores: int, kernels: list[Kernel]) -> Iterator[tuple["Future[Any]", Load]]:
+    """Submit as `AsyncCompile.triton` does, to a pool that starts now, and load as its `get_result` does."""
     pool = SubprocPool(cores)
     job = _worker_compile_triton if torch.cuda.is_available() else without_gpu
     environment = {name: os.environ[name] for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")}
     for kernel in kernels:
         load = functools.partial(_load_triton_kernel_from_source, kernel.name, kernel.source)
-        yield pool.submit(job, load, environment, {"use_static_triton_launcher": True})
+        future = pool.submit(job, load, environment, {"use_static_triton_launcher": True})
+        yield future, functools.partial(load_stock, future, load)
 
 
-def through_pool(socket: str, kernels: list[Kernel]) -> Iterator["Future[Any]"]:
+def load_stock(future: "Future[Any]", load: Load) -> None:
+    """What torch does with its pool's answer."""
+    autotuner, _ = future.result()
+    autotuner.restore_after_unpickle(old_values=None)
+    if can_launch(autotuner):
+        autotuner.precompile(warm_cache_only=False, reload_kernel=load)
+
+
+def through_pool(socket: str, kernels: list[Kernel]) -> Iterator[tuple["Future[Any]", Load]]:
     """Submit to the daemon."""
     pool = connect(socket, autostart=False, fallback=False)
     for kernel in kernels:
-        yield pool.compile_source(kernel.name, kernel.source)
+        future = pool.compile_source(kernel.name, kernel.source)
+        yield future, future.result
 
 
 def main() -> None:
@@ -53,12 +67,15 @@ def main() -> None:
     os.environ.update(TORCHINDUCTOR_CACHE_DIR=f"{folder}/inductor", TRITON_CACHE_DIR=f"{folder}/triton")
     print("ready", flush=True)
     sys.stdin.readline()
-    started, first, before = time.monotonic(), 0.0, _cpu_seconds()
-    futures = through_stock(int(where), kernels) if how == "stock" else through_pool(where, kernels)
-    for future in as_completed(list(futures)):
-        future.result()
-        first = first or time.monotonic() - started
-    told = {"first": first, "wall": time.monotonic() - started, "cpu": _cpu_seconds() - before}
+    started, before = time.monotonic(), _cpu_seconds()
+    submitted = dict(through_stock(int(where), kernels) if how == "stock" else through_pool(where, kernels))
+    answered: list[float] = []
+    for future in submitted:
+        future.add_done_callback(lambda _: answered.append(time.monotonic() - started))
+    for future in as_completed(submitted):
+        submitted[future]()
+    told = {"first": min(answered), "answered": max(answered), "loaded": time.monotonic() - started}
+    told["cpu"] = _cpu_seconds() - before
     print(json.dumps(told), flush=True)
     # What stock pools leave running is not worth waiting for.
     for process in psutil.Process().children(recursive=True):

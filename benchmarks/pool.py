@@ -36,13 +36,17 @@ WARM_WITH = "user_defined_triton"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One case; seconds. cpu: of all processes together; ratio: wall over floor."""
+    """One case; seconds until the first and the last answer, and until the last kernel was loaded.
+
+    cpu: of all processes together; ratio: answered over floor
+    """
 
     corpus: str
     clients: int
     pool: str
     first: float
-    wall: float
+    answered: float
+    loaded: float
     cpu: float
     floor: float
     ratio: float
@@ -106,9 +110,10 @@ def measure_stock(corpus: str, clients: int, floor: float) -> Row:
 
 
 def row(corpus: str, clients: int, pool: str, told: list[dict[str, float]], cpu: float, floor: float, jobs: int) -> Row:
-    """The figures of one case: the earliest first result, the latest last one."""
-    wall = max(t["wall"] for t in told)
-    return Row(corpus, clients, pool, min(t["first"] for t in told), wall, cpu, floor, wall / floor, jobs)
+    """The figures of one case: the earliest first answer, the latest last one."""
+    answered, loaded = (max(t[name] for t in told) for name in ("answered", "loaded"))
+    first = min(t["first"] for t in told)
+    return Row(corpus, clients, pool, first, answered, loaded, cpu, floor, answered / floor, jobs)
 
 
 def cpu_of(status: StatusReport) -> float:
@@ -150,10 +155,10 @@ def timed(pool: Pool, kernel: Kernel) -> float:
 def table(rows: list[Row]) -> Table:
     """The rows for a person."""
     shown = Table(title=f"{CORES} cores; seconds")
-    for name in ("corpus", "clients", "pool", "first", "all", "CPU", "floor", "all / floor", "compiles"):
+    for name in ("corpus", "clients", "pool", "first", "all", "loaded", "CPU", "floor", "all / floor", "compiles"):
         shown.add_column(name, justify="left" if name in ("corpus", "pool") else "right")
     for r in rows:
-        figures = [f"{value:.2f}" for value in (r.first, r.wall, r.cpu, r.floor, r.ratio)]
+        figures = [f"{value:.2f}" for value in (r.first, r.answered, r.loaded, r.cpu, r.floor, r.ratio)]
         shown.add_row(r.corpus, str(r.clients), r.pool, *figures, str(r.jobs))
     return shown
 

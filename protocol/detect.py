@@ -24,6 +24,7 @@ class NoToolchain(Exception):
 
 
 # What of each package takes part in compiling; the rest of torch is 4 GB that does not.
+_TAKES_NO_PART = ("__pycache__", "README.md")
 _COMPILES = {"triton": ("",), "torch": ("version.py", "_inductor", "bin", "utils/_triton.py")}
 
 
@@ -71,5 +72,5 @@ def _files(path: str, root: str) -> Iterator[str]:
         yield f"{path[len(root) :]}\0{status.st_size}\0{status.st_mtime_ns}\n"
     elif os.path.isdir(path):
         for entry in os.scandir(path):
-            if entry.name != "__pycache__":
+            if entry.name not in _TAKES_NO_PART:
                 yield from _files(entry.path, root)

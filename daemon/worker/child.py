@@ -182,6 +182,8 @@ def _live(
         scratch.mkdir(mode=0o700)
         _adopt(scratch, recipe.environment)
         _write_answer(_attempt(compile_kernel))
+        # Here rather than when it is reaped: workers do it side by side, their forkserver one after the other.
+        shutil.rmtree(scratch, ignore_errors=True)
         status = 0
     except BaseException:  # noqa: BLE001 - a forked child must not return into its parent's code
         traceback.print_exc()
