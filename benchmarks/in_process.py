@@ -1,15 +1,14 @@
-"""Compiles kernels one after the other in this process, after one warm-up; prints each one's seconds as JSON.
+"""Compiles variants of kernels in this process, after one warm-up; prints each one's seconds as JSON.
 
-python -m benchmarks.in_process CORPUS COUNT
+python -m benchmarks.in_process
 """
 
 import json
-import sys
 import tempfile
 import time
 from pathlib import Path
 
-from compilepool.corpus import bundled
+from benchmarks.variants import variants
 from compilepool.daemon.worker.compile import compile_kernel, scratch
 from compilepool.daemon.worker.warmup import warm_up
 from compilepool.protocol.messages import Recipe
@@ -17,11 +16,10 @@ from compilepool.protocol.messages import Recipe
 
 def main() -> None:
     """See the module's docstring."""
-    corpus, count = sys.argv[1:]
     with tempfile.TemporaryDirectory(prefix="compilepool-bench-") as folder:
         warm_up(Path(folder) / "warm-up")
         seconds = []
-        for number, kernel in enumerate(bundled(corpus)[: int(count)]):
+        for number, kernel in enumerate(variants()):
             place = scratch(Path(folder) / str(number), "")
             place.enter()
             started = time.monotonic()

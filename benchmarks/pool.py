@@ -24,6 +24,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.variants import variants
 from compilepool.client import Pool, connect
 from compilepool.corpus import Kernel, bundled
 from compilepool.daemon.slots import available_slots
@@ -123,19 +124,18 @@ def cpu_of(status: StatusReport) -> float:
 
 
 def measure_overhead() -> dict[str, float]:
-    """What a request costs beside its compile; milliseconds, medians over a dozen kernels, one request at a time.
+    """What a request costs beside its compile; milliseconds, medians, one request at a time.
 
     round_trip: a request whose worker fails at once: client, daemon, fork, exit and back
     hit: a request that the store answers
     beyond_compile: a compile's latency at the client less what the same kernel takes in a process that is warm
     """
-    count = 12
-    kernels = bundled("llama_train")[:count]
+    kernels = variants()
     with daemon() as pool:
         failing = [timed(pool, Kernel(f"fails_{n}", "raise ValueError")) for n in range(30)]
         compiled = [timed(pool, kernel) for kernel in kernels]
         hits = [timed(pool, kernel) for kernel in kernels]
-    command = [sys.executable, "-m", "benchmarks.in_process", "llama_train", str(count)]
+    command = [sys.executable, "-m", "benchmarks.in_process"]
     own = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     return {
         "round_trip": 1000 * statistics.median(failing),

@@ -85,7 +85,10 @@ def demo(as_json: bool) -> None:
         say(f"  {again.text()}")
         autotuner = pool.compile_source(kernels[0].name, kernels[0].source).result()
         loaded = [str(result.config) for result in autotuner.compile_results]
-        say(f"loaded {kernels[0].name}: {len(autotuner.launchers)} launchers, compiled with {'; '.join(loaded)}")
+        launches = (
+            f"{len(autotuner.launchers)} launchers" if autotuner.launchers else "no launchers, for want of its GPU"
+        )
+        say(f"loaded {kernels[0].name}: {launches}; compiled with {'; '.join(loaded)}")
     if as_json:
         click.echo(
             json.dumps({"daemon_seconds": seconds, "cold": asdict(cold), "again": asdict(again), "loaded": loaded})
