@@ -137,11 +137,11 @@ def measure_overhead() -> dict[str, float]:
         hits = [timed(pool, kernel) for kernel in kernels]
     command = [sys.executable, "-m", "benchmarks.in_process"]
     own = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    beyond = [seconds - alone for seconds, alone in zip(compiled, own, strict=True)]
     return {
         "round_trip": 1000 * statistics.median(failing),
         "hit": 1000 * statistics.median(hits),
-        "beyond_compile": 1000
-        * statistics.median(seconds - alone for seconds, alone in zip(compiled, own, strict=True)),
+        "beyond_compile": 1000 * statistics.median(beyond),
     }
 
 

@@ -51,13 +51,20 @@ def binary_of(kernel: Any) -> bytes:
     return bytes(raw if raw is not None else kernel.kernel)
 
 
+@pytest.fixture
+def fresh_daemon(daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Daemon:
+    """A daemon with an empty store, beside an Inductor cache that holds no source: each would show in line tables."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    return daemon
+
+
 @pytest.mark.parametrize("target", ["cuda:90", "hip:gfx942"])
 def test_binaries_are_identical(
-    shared_daemon: Daemon, target: str, in_process: Callable[[Kernel], dict[str, bytes]]
+    fresh_daemon: Daemon, target: str, in_process: Callable[[Kernel], dict[str, bytes]]
 ) -> None:
     kernels = [for_target(kernel, target) for kernel in SAMPLE]
     assert len(kernels) >= 40
-    with shared_daemon.pool() as pool:
+    with fresh_daemon.pool() as pool:
         futures = [pool.compile_source(kernel.name, kernel.source) for kernel in kernels]
         for kernel, future in zip(kernels, futures, strict=True):
             autotuner = future.result(timeout=240)
