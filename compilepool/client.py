@@ -103,7 +103,7 @@ class Pool:
             elif isinstance(answer, CompilePoolError):
                 future.arrived(functools.partial(_raise, answer))
             elif isinstance(answer, m.Compiled):
-                future.arrived(functools.partial(_reload, name, source, answer, segments))
+                future.arrived(functools.partial(self._load, name, source, answer, segments))
 
         self._submit(name, source, priority, answered, future)
         return future
@@ -136,6 +136,7 @@ class Pool:
         recipe = m.Recipe(name, compile_environment(os.environ), _settings())
         make = functools.partial(m.Compile, recipe=recipe, priority=priority, cache_dir=_inductor_cache())
         try:
+            _require_toolchain()
             link = self.link()
             number = link.request(make, answered, (source.encode(),))
         except PoolUnavailable as exc:
@@ -151,10 +152,20 @@ class Pool:
     def _without_pool(self, name: str, source: str, error: PoolUnavailable) -> Any:
         if not self._options.fallback:
             raise error
+        try:
+            from compilepool.local import compile_locally
+        except ImportError:
+            raise error from None
         say_once(error)
-        from compilepool.local import compile_locally
-
         return compile_locally(name, source)
+
+    def _load(self, name: str, source: str, answer: m.Compiled, segments: Sequence[bytes]) -> Any:
+        from compilepool.reload import reload_autotuner
+
+        try:
+            return reload_autotuner(name, source, answer.contents, segments)
+        except PoolUnavailable as exc:
+            return self._without_pool(name, source, exc)
 
     def _start_forkserver(self) -> None:
         """The daemon asks for one; the reader's thread must not wait for it."""
@@ -194,6 +205,13 @@ def _toolchain() -> Toolchain | None:
         return None
 
 
+def _require_toolchain() -> None:
+    try:
+        detect()
+    except NoToolchain as exc:
+        raise PoolUnavailable(str(exc)) from exc
+
+
 def _inductor_cache() -> str:
     named = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
     return str(Path(named).absolute()) if named else ""
@@ -215,12 +233,6 @@ def _into(future: "Future[m.AnyMessage]") -> Answered:
                 future.set_result(answer)
 
     return answered
-
-
-def _reload(name: str, source: str, answer: m.Compiled, segments: Sequence[bytes]) -> Any:
-    from compilepool.reload import reload_autotuner
-
-    return reload_autotuner(name, source, answer.contents, segments)
 
 
 def _raise(error: CompilePoolError) -> None:

@@ -7,6 +7,7 @@ their right sizes, is left as it is.
 
 import json
 import os
+import pickle
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,20 +26,26 @@ from compilepool.protocol.portable import INDUCTOR_CACHE, TRITON_CACHE, load_por
 def reload_autotuner(name: str, source: str, contents: Contents, segments: Sequence[bytes]) -> Any:
     """The CachingAutotuner of an answer; with launchers if this process has the GPU that it was compiled for.
 
-    Raises PoolUnavailable if the answer is damaged, OSError if the cache directory can't be written.
+    Raises PoolUnavailable if the answer is damaged, or its files can't be written.
     """
-    try:
-        verify(contents, segments)
-    except DamagedContents as exc:
-        raise PoolUnavailable(f"the answer is damaged: {exc}", name) from exc
-    PyCodeCache.write(source)
-    cache = Path(triton_cache_dir(0))
-    emit(contents, segments, cache)
-    autotuner: Any = load_portable(segments[0], {INDUCTOR_CACHE: cache_dir(), TRITON_CACHE: str(cache)})
+    autotuner = _unpack(name, source, contents, segments)
     autotuner.restore_after_unpickle(old_values=None)
     if can_launch(autotuner):
         autotuner.precompile(warm_cache_only=False, reload_kernel=lambda: _load_triton_kernel_from_source(name, source))
     return autotuner
+
+
+def _unpack(name: str, source: str, contents: Contents, segments: Sequence[bytes]) -> Any:
+    try:
+        verify(contents, segments)
+        cache = Path(triton_cache_dir(0))
+        PyCodeCache.write(source)
+        emit(contents, segments, cache)
+        return load_portable(segments[0], {INDUCTOR_CACHE: cache_dir(), TRITON_CACHE: str(cache)})
+    except OSError as exc:
+        raise PoolUnavailable(f"the answer's files can't be written: {exc}", name) from exc
+    except (DamagedContents, pickle.UnpicklingError, EOFError, AttributeError, ImportError, IndexError) as exc:
+        raise PoolUnavailable(f"the answer is damaged: {exc}", name) from exc
 
 
 def can_launch(autotuner: Any) -> bool:
@@ -72,7 +79,10 @@ def _emit_unit(unit: Unit, files: dict[str, bytes], directory: Path) -> None:
 
 
 def _metadata_file(unit: Unit) -> str:
-    return next(name for name in unit.files if name.endswith(".json"))
+    for name in unit.files:
+        if name.endswith(".json"):
+            return name
+    raise DamagedContents(f"{unit.directory} has no metadata")
 
 
 def _has(path: Path, size: int) -> bool:

@@ -31,7 +31,9 @@ class Daemon:
     def start(self) -> None:
         """Start it, again if it ran before, and wait until it listens."""
         command = [PYTHON, "-P", "-m", "compilepool", "serve", "--socket", str(self.socket), "--store", str(self.store)]
-        self.process = subprocess.Popen([*command, *self._options], stderr=subprocess.PIPE, text=True)
+        # Two, wherever the tests run: some hold one worker and expect another to go on.
+        options = ["--slots", "2", *self._options]
+        self.process = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True)
         self.log = Log(self.process)
         self.log.wait_for("event=serving")
 
