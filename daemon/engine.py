@@ -16,10 +16,12 @@ import anyio.abc
 import anyio.to_thread
 import msgspec
 
-from compilepool.daemon import scheduler as s
+from compilepool.daemon import actions as act
+from compilepool.daemon import events as ev
 from compilepool.daemon.config import Config
 from compilepool.daemon.estimate import Estimator
 from compilepool.daemon.log import event as log_event
+from compilepool.daemon.scheduler import Scheduler
 from compilepool.daemon.store import Store, Stored
 from compilepool.protocol import messages as m
 from compilepool.protocol.contents import DamagedContents, verify
@@ -51,13 +53,13 @@ class Engine:
     def __init__(self, config: Config, store: Store, instance: str, version: str, tasks: anyio.abc.TaskGroup) -> None:
         self.config = config
         self.instance = instance
-        self.scheduler = s.Scheduler(config.slots)
+        self.scheduler = Scheduler(config.slots)
         self._store = store
         self._version = version
         self._started = anyio.current_time()
         self._estimator = Estimator()
         self._peers: dict[int, Peer] = {}
-        self._arrived: dict[s.RequestId, _Payload] = {}
+        self._arrived: dict[ev.RequestId, _Payload] = {}
         self._payloads: dict[int, _Payload] = {}
         self._results: dict[int, Stored] = {}
         self._publishing: dict[str, Stored] = {}
@@ -84,7 +86,7 @@ class Engine:
     def drain(self, *, now: bool = False) -> None:
         """Begin to stop: at the latest when `Config.drain` has passed, at once with `now`."""
         log_event("draining", now=now, running=self.scheduler.running, queued=self.scheduler.queued)
-        self.feed(s.Drain(now))
+        self.feed(ev.Drain(now))
         self._life.deadline = min(self._life.deadline, anyio.current_time() + self.config.drain)
         self._reconsider()
 
@@ -95,7 +97,7 @@ class Engine:
         self._peers[peer.number] = peer
         log_event("joined", peer=peer.number, role=peer.role, pid=peer.pid, toolchain=peer.domain.fingerprint[:12])
         if peer.role == "forkserver":
-            self.feed(s.Attached(peer.number, peer.domain))
+            self.feed(ev.Attached(peer.number, peer.domain))
         self._reconsider()
 
     def left(self, peer: "Peer", reason: str) -> None:
@@ -104,9 +106,9 @@ class Engine:
             return
         log_event("left", peer=peer.number, role=peer.role, reason=reason)
         if peer.role == "forkserver":
-            self.feed(s.ForkserverGone(peer.number, reason))
+            self.feed(ev.ForkserverGone(peer.number, reason))
         else:
-            self.feed(s.ClientGone(peer.number))
+            self.feed(ev.ClientGone(peer.number))
         self._reconsider()
 
     def received(self, peer: "Peer", message: m.AnyMessage, segments: tuple[bytes, ...]) -> None:
@@ -115,10 +117,10 @@ class Engine:
             case m.Compile():
                 self._compile(peer, message, segments[0])
             case m.Cancel(request):
-                self.feed(s.Cancelled(s.RequestId(peer.number, request)))
+                self.feed(ev.Cancelled(ev.RequestId(peer.number, request)))
             case m.StartFailed(reason):
                 log_event("start-failed", peer=peer.number, reason=reason)
-                self.feed(s.StartFailed(peer.number, reason))
+                self.feed(ev.StartFailed(peer.number, reason))
             case m.GetStatus(request):
                 peer.post(m.Status(request, self._report()))
             case m.Stop(request, now):
@@ -126,10 +128,10 @@ class Engine:
                 self.drain(now=now)
             case m.Ready(seconds):
                 log_event("ready", peer=peer.number, seconds=round(seconds, 3))
-                self.feed(s.Ready(peer.number))
+                self.feed(ev.Ready(peer.number))
             case m.Unfit(reason):
                 log_event("unfit", peer=peer.number, reason=reason)
-                self.feed(s.ForkserverGone(peer.number, reason))
+                self.feed(ev.ForkserverGone(peer.number, reason))
             case m.JobDone():
                 self._job_done(peer, message, segments)
             case m.JobFailed():
@@ -138,7 +140,7 @@ class Engine:
                 raise ProtocolError(f"{type(message).__name__} is not expected here")
 
     def _compile(self, peer: "Peer", message: m.Compile, source: bytes) -> None:
-        request = s.RequestId(peer.number, message.id)
+        request = ev.RequestId(peer.number, message.id)
         if self.scheduler.knows(request):
             raise ProtocolError(f"request {message.id} is in flight already; ids are used once")
         if not peer.domain.fingerprint:
@@ -148,7 +150,7 @@ class Engine:
         self._arrived[request] = payload
         expected = self._estimator.expected(digest, source)
         name = message.recipe.name
-        self.feed(s.Submitted(request, peer.domain, payload.key, name, message.priority, expected))
+        self.feed(ev.Submitted(request, peer.domain, payload.key, name, message.priority, expected))
         self._arrived.pop(request, None)
 
     def _job_done(self, peer: "Peer", message: m.JobDone, segments: tuple[bytes, ...]) -> None:
@@ -164,13 +166,13 @@ class Engine:
         stored = self._results[message.job] = Stored(message.contents, segments)
         self._publishing[payload.key] = stored
         self._tasks.start_soon(self._put, payload.key, stored)
-        self.feed(s.Succeeded(message.job, len(message.contents.units)))
+        self.feed(ev.Succeeded(message.job, len(message.contents.units)))
 
     def _job_failed(self, peer: "Peer", message: m.JobFailed) -> None:
         payload = self._running(peer, message.job)
         self._account(payload, message.cost)
         log_event("failed", job=message.job, kernel=payload.message.recipe.name, kind=message.failure.kind)
-        self.feed(s.JobFailed(message.job, message.failure))
+        self.feed(ev.JobFailed(message.job, message.failure))
 
     def _running(self, peer: "Peer", job: int) -> _Payload:
         if self._forkserver_of.get(job) != peer.number:
@@ -183,7 +185,7 @@ class Engine:
 
     # ---- decisions, and doing them
 
-    def feed(self, event: s.Event) -> None:
+    def feed(self, event: ev.Event) -> None:
         """Let the scheduler decide on an event, and do what it says."""
         for action in self.scheduler.handle(event, anyio.current_time()):
             self._perform(action)
@@ -192,26 +194,26 @@ class Engine:
         if self.scheduler.draining:
             self._reconsider()
 
-    def _perform(self, action: s.Action) -> None:
+    def _perform(self, action: act.Action) -> None:
         match action:
-            case s.LookUp(job, key, request):
+            case act.LookUp(job, key, request):
                 self._payloads[job] = self._arrived.pop(request)
                 self._tasks.start_soon(self._look_up, job, key)
-            case s.Run(job, forkserver):
+            case act.Run(job, forkserver):
                 self._run(job, forkserver)
-            case s.Kill(job, forkserver):
+            case act.Kill(job, forkserver):
                 self._post(forkserver, m.Kill(job))
-            case s.Answer(request, job, origin):
+            case act.Answer(request, job, origin):
                 stored = self._results[job]
                 self._post(request.client, m.Compiled(request.id, origin, stored.contents), stored.segments)
-            case s.Fail(request, failure):
+            case act.Fail(request, failure):
                 self._post(request.client, m.Failed(request.id, failure))
-            case s.AskForForkserver(client):
+            case act.AskForForkserver(client):
                 log_event("asked-for-forkserver", peer=client)
                 self._post(client, m.StartForkserver())
-            case s.Retire(forkserver, reason):
+            case act.Retire(forkserver, reason):
                 self._post(forkserver, m.Retire(reason))
-            case s.Forget(job):
+            case act.Forget(job):
                 for kept in (self._payloads, self._results, self._forkserver_of):
                     kept.pop(job, None)
             case _:
@@ -236,7 +238,7 @@ class Engine:
             stored = await anyio.to_thread.run_sync(self._store.get, key, limiter=self._reading)
         if stored is not None and job in self._payloads:
             self._results[job] = stored
-        self.feed(s.LookedUp(job, stored is not None))
+        self.feed(ev.LookedUp(job, stored is not None))
 
     async def _put(self, key: str, stored: Stored) -> None:
         with anyio.CancelScope(shield=True):
@@ -249,7 +251,7 @@ class Engine:
         while True:
             with anyio.CancelScope(deadline=self._alarm.deadline) as self._alarm:
                 await anyio.sleep_forever()
-            self.feed(s.Tick())
+            self.feed(ev.Tick())
 
     def _reconsider(self) -> None:
         """Decide anew when to exit: drained now, idle later, or not at all."""
@@ -287,7 +289,7 @@ class Engine:
         )
 
 
-def _key(domain: s.Domain, recipe: m.Recipe, source_digest: str) -> str:
+def _key(domain: ev.Domain, recipe: m.Recipe, source_digest: str) -> str:
     """The identity of a job, computed here from everything that decides its result; never taken from a client."""
     identity = (
         KEY_VERSION,

@@ -28,14 +28,30 @@ Rules:
 """
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from enum import Enum
 from typing import assert_never
 
-from compilepool.daemon.fairqueue import FairQueue, Place
+from compilepool.daemon.actions import Action, Answer, AskForForkserver, Fail, Forget, Kill, LookUp, Retire, Run
+from compilepool.daemon.events import (
+    Attached,
+    Cancelled,
+    ClientGone,
+    Domain,
+    Drain,
+    Event,
+    ForkserverGone,
+    JobFailed,
+    LookedUp,
+    Ready,
+    RequestId,
+    StartFailed,
+    Submitted,
+    Succeeded,
+    Tick,
+)
+from compilepool.daemon.fairqueue import FairQueue
+from compilepool.daemon.jobs import HOLDS_SLOT, TRANSITIONS, DomainState, Job, Phase, clients_of, place_of, stopping
 from compilepool.protocol.errors import Failure
-from compilepool.protocol.messages import Origin, Priority
+from compilepool.protocol.messages import Origin
 
 # A forkserver attaches before its imports: an interpreter's start, tens of milliseconds, with room for a loaded host.
 START_SECONDS = 30.0
@@ -44,254 +60,8 @@ WARM_SECONDS = 300.0
 RETRIES = 1
 
 
-class Phase(Enum):
-    """Where a job stands; see the module's docstring."""
-
-    LOOKUP = "lookup"
-    WAITING = "waiting"
-    QUEUED = "queued"
-    RUNNING = "running"
-    KILLING = "killing"
-    GONE = "gone"
-
-
-TRANSITIONS: dict[Phase, frozenset[Phase]] = {
-    Phase.LOOKUP: frozenset({Phase.WAITING, Phase.QUEUED, Phase.GONE}),
-    Phase.WAITING: frozenset({Phase.QUEUED, Phase.GONE}),
-    Phase.QUEUED: frozenset({Phase.WAITING, Phase.RUNNING, Phase.GONE}),
-    Phase.RUNNING: frozenset({Phase.WAITING, Phase.KILLING, Phase.GONE}),
-    Phase.KILLING: frozenset({Phase.GONE}),
-    Phase.GONE: frozenset(),
-}
-_HOLDS_SLOT = (Phase.RUNNING, Phase.KILLING)
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class RequestId:
-    """A request: the client's number in this daemon, and the id that the client chose."""
-
-    client: int
-    id: int
-
-
-@dataclass(frozen=True, slots=True)
-class Domain:
-    """Who may share a forkserver and its results."""
-
-    uid: int
-    fingerprint: str
-
-
-# ---- events
-
-
-@dataclass(frozen=True, slots=True)
-class Submitted:
-    """A client asks for the kernel behind `key`, which is expected to take `expected` CPU seconds."""
-
-    request: RequestId
-    domain: Domain
-    key: str
-    kernel: str
-    priority: Priority
-    expected: float
-
-
-@dataclass(frozen=True, slots=True)
-class Cancelled:
-    """A client no longer wants an answer."""
-
-    request: RequestId
-
-
-@dataclass(frozen=True, slots=True)
-class ClientGone:
-    """A client disconnected."""
-
-    client: int
-
-
-@dataclass(frozen=True, slots=True)
-class LookedUp:
-    """The store's answer."""
-
-    job: int
-    found: bool
-
-
-@dataclass(frozen=True, slots=True)
-class StartFailed:
-    """A client could not start the forkserver that it was asked for."""
-
-    client: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Attached:
-    """A forkserver connected; it is still importing."""
-
-    forkserver: int
-    domain: Domain
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """A forkserver can fork workers."""
-
-    forkserver: int
-
-
-@dataclass(frozen=True, slots=True)
-class ForkserverGone:
-    """A forkserver disconnected or said that it can't serve."""
-
-    forkserver: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Succeeded:
-    """A worker answered with this many compiled units."""
-
-    job: int
-    units: int
-
-
-@dataclass(frozen=True, slots=True)
-class JobFailed:
-    """A worker failed or died."""
-
-    job: int
-    failure: Failure
-
-
-@dataclass(frozen=True, slots=True)
-class Drain:
-    """Start nothing more; with `now`, give up what runs."""
-
-    now: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """Time has passed: `deadline()` was reached."""
-
-
-Event = (
-    Submitted
-    | Cancelled
-    | ClientGone
-    | LookedUp
-    | StartFailed
-    | Attached
-    | Ready
-    | ForkserverGone
-    | Succeeded
-    | JobFailed
-    | Drain
-    | Tick
-)
-
-
-# ---- actions
-
-
-@dataclass(frozen=True, slots=True)
-class LookUp:
-    """A new job, caused by this request: ask the store for its key, and say `LookedUp`."""
-
-    job: int
-    key: str
-    request: RequestId
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Let this forkserver run this job."""
-
-    job: int
-    forkserver: int
-
-
-@dataclass(frozen=True, slots=True)
-class Kill:
-    """Tell this forkserver that nobody wants this job any more."""
-
-    job: int
-    forkserver: int
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """Send the job's contents to this request."""
-
-    request: RequestId
-    job: int
-    origin: Origin
-
-
-@dataclass(frozen=True, slots=True)
-class Fail:
-    """Send this failure to this request."""
-
-    request: RequestId
-    failure: Failure
-
-
-@dataclass(frozen=True, slots=True)
-class AskForForkserver:
-    """Ask this client to start its domain's forkserver."""
-
-    client: int
-
-
-@dataclass(frozen=True, slots=True)
-class Retire:
-    """Tell this forkserver to exit."""
-
-    forkserver: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Forget:
-    """The job is gone: drop what is kept for it."""
-
-    job: int
-
-
-Action = LookUp | Run | Kill | Answer | Fail | AskForForkserver | Retire | Forget
-
-
 class SchedulerError(Exception):
     """The scheduler was driven, or went, where its rules do not allow: a bug in the daemon."""
-
-
-@dataclass(slots=True)
-class Job:
-    """What the scheduler knows of one job; `waiters` are its requests, the one that caused it first."""
-
-    number: int
-    key: str
-    kernel: str
-    domain: Domain
-    expected: float
-    phase: Phase = Phase.LOOKUP
-    waiters: dict[RequestId, Priority] = field(default_factory=dict)
-    lost: int = 0
-
-
-@dataclass(slots=True)
-class _DomainState:
-    """A domain's forkserver, or the attempt to get one."""
-
-    forkserver: int | None = None
-    ready: bool = False
-    asked: int | None = None
-    tried: set[int] = field(default_factory=set)
-    deadline: float | None = None
-    jobs: dict[int, None] = field(default_factory=dict)
 
 
 class Scheduler:
@@ -305,7 +75,7 @@ class Scheduler:
         self._by_key: dict[tuple[Domain, str], Job] = {}
         self._by_request: dict[RequestId, Job] = {}
         self._of_client: dict[int, dict[RequestId, None]] = {}
-        self._domains: dict[Domain, _DomainState] = {}
+        self._domains: dict[Domain, DomainState] = {}
         self._forkservers: dict[int, Domain] = {}
         self._queue = FairQueue()
         self._busy = 0
@@ -388,14 +158,14 @@ class Scheduler:
         if event.request in self._by_request:
             raise SchedulerError(f"{event.request} is in flight already")
         if self.draining:
-            self._fail(event.request, _stopping(event.kernel))
+            self._fail(event.request, stopping(event.kernel))
             return
         job = self._by_key.get((event.domain, event.key)) or self._new_job(event)
         job.waiters[event.request] = event.priority
         self._by_request[event.request] = job
         self._of_client.setdefault(event.request.client, {})[event.request] = None
         if job.phase is Phase.QUEUED:
-            self._queue.push(job.number, _place(job))
+            self._queue.push(job.number, place_of(job))
 
     def _new_job(self, event: Submitted) -> Job:
         job = Job(self._next_job, event.key, event.kernel, event.domain, event.expected)
@@ -429,7 +199,7 @@ class Scheduler:
     def _waiter_left(self, job: Job) -> None:
         if job.waiters:
             if job.phase is Phase.QUEUED:
-                self._queue.push(job.number, _place(job))
+                self._queue.push(job.number, place_of(job))
             return
         if job.phase is Phase.RUNNING:
             forkserver = self._domains[job.domain].forkserver
@@ -450,9 +220,9 @@ class Scheduler:
             self._answer(job, "store")
             return
         if self.draining:
-            self._fail_job(job, _stopping(job.kernel))
+            self._fail_job(job, stopping(job.kernel))
             return
-        state = self._domains.setdefault(job.domain, _DomainState())
+        state = self._domains.setdefault(job.domain, DomainState())
         self._move(job, Phase.QUEUED if state.ready else Phase.WAITING)
         if state.forkserver is None and state.asked is None:
             self._ask_next(job.domain, "no client is left to start it", now)
@@ -471,7 +241,7 @@ class Scheduler:
 
     def _held(self, number: int) -> Job:
         job = self._jobs.get(number)
-        if job is None or job.phase not in _HOLDS_SLOT:
+        if job is None or job.phase not in HOLDS_SLOT:
             raise SchedulerError(f"job {number} is not running")
         return job
 
@@ -507,10 +277,10 @@ class Scheduler:
         """The only place where a phase changes; slots, queue and indexes follow it."""
         if phase not in TRANSITIONS[job.phase]:
             raise SchedulerError(f"job {job.number} ({job.kernel}) can't go from {job.phase.value} to {phase.value}")
-        self._busy += (phase in _HOLDS_SLOT) - (job.phase in _HOLDS_SLOT)
+        self._busy += (phase in HOLDS_SLOT) - (job.phase in HOLDS_SLOT)
         job.phase = phase
         if phase is Phase.QUEUED:
-            self._queue.push(job.number, _place(job))
+            self._queue.push(job.number, place_of(job))
         else:
             self._queue.remove(job.number)
         if phase in (Phase.KILLING, Phase.GONE) and self._by_key.get((job.domain, job.key)) is job:
@@ -531,7 +301,7 @@ class Scheduler:
     # ---- forkservers
 
     def _attached(self, forkserver: int, domain: Domain, now: float) -> None:
-        state = self._domains.setdefault(domain, _DomainState())
+        state = self._domains.setdefault(domain, DomainState())
         if self.draining or state.forkserver is not None:
             reason = (
                 "the daemon is stopping" if self.draining else "one is attached already for this user and toolchain"
@@ -589,7 +359,7 @@ class Scheduler:
         state = self._domains[domain]
         state.asked = state.deadline = None
         waiting = [self._jobs[number] for number in state.jobs if self._jobs[number].phase is Phase.WAITING]
-        candidate = next((c for c in _clients(waiting) if c not in state.tried), None)
+        candidate = next((c for c in clients_of(waiting) if c not in state.tried), None)
         if candidate is not None and not self.draining:
             state.tried.add(candidate)
             state.asked, state.deadline = candidate, now + START_SECONDS
@@ -621,16 +391,16 @@ class Scheduler:
             if job.phase is Phase.RUNNING and at_once:
                 for request in list(job.waiters):
                     self._release(request)
-                    self._fail(request, _stopping(job.kernel))
+                    self._fail(request, stopping(job.kernel))
                 self._waiter_left(job)
-            elif job.phase not in _HOLDS_SLOT:
-                self._fail_job(job, _stopping(job.kernel))
+            elif job.phase not in HOLDS_SLOT:
+                self._fail_job(job, stopping(job.kernel))
 
     # ---- proof
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the parts of the state contradict each other."""
-        held = [job for job in self._jobs.values() if job.phase in _HOLDS_SLOT]
+        held = [job for job in self._jobs.values() if job.phase in HOLDS_SLOT]
         assert self._busy == len(held), f"{self._busy} slots counted, {len(held)} held"
         assert self._busy <= self.slots, f"{self._busy} of {self.slots} slots are held"
         assert {r for job in self._jobs.values() for r in job.waiters} == set(self._by_request)
@@ -639,24 +409,9 @@ class Scheduler:
             assert bool(job.waiters) == (job.phase is not Phase.KILLING), f"{job} has the wrong waiters"
             assert (job.number in self._queue) == (job.phase is Phase.QUEUED), f"{job} is misplaced"
             assert all(self._by_request[request] is job for request in job.waiters)
-            state = self._domains.get(job.domain, _DomainState())
+            state = self._domains.get(job.domain, DomainState())
             assert job.phase is not Phase.QUEUED or state.ready, f"{job} is queued for no forkserver"
             assert job.phase is not Phase.WAITING or not state.ready, f"{job} waits beside a ready forkserver"
             trying = state.forkserver is not None or state.asked is not None
             assert job.phase is not Phase.WAITING or trying, f"{job} waits for nothing"
         assert self.draining or self._busy == self.slots or not len(self._queue), "a slot is free and a job is queued"
-
-
-def _place(job: Job) -> Place:
-    """The job's place: as urgent as its most urgent waiter, on the turn of the first such one."""
-    urgent = [r for r, priority in job.waiters.items() if priority == "foreground"]
-    first = urgent[0] if urgent else next(iter(job.waiters))
-    return Place("foreground" if urgent else "background", job.domain.uid, first.client, job.expected)
-
-
-def _clients(jobs: Iterable[Job]) -> Iterable[int]:
-    return (request.client for job in jobs for request in job.waiters)
-
-
-def _stopping(kernel: str) -> Failure:
-    return Failure("unavailable", "the daemon is stopping", kernel)

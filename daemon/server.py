@@ -15,8 +15,8 @@ import anyio
 import anyio.abc
 
 from compilepool.daemon.engine import Engine
+from compilepool.daemon.events import Domain
 from compilepool.daemon.log import event as log_event
-from compilepool.daemon.scheduler import Domain
 from compilepool.protocol import messages as m
 from compilepool.protocol.connection import Connection, End
 from compilepool.protocol.errors import CompilePoolError, ProtocolError, Refused, to_wire

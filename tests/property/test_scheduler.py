@@ -4,12 +4,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from compilepool.daemon import actions as act
+from compilepool.daemon import events as ev
 from compilepool.daemon import scheduler as s
 from compilepool.protocol.errors import Failure
 
 CLIENTS = st.integers(1, 4)
 KEYS = st.sampled_from("abcd")
-DOMAINS = [s.Domain(1000, "a"), s.Domain(1001, "a")]
+DOMAINS = [ev.Domain(1000, "a"), ev.Domain(1001, "a")]
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -20,28 +22,28 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.scheduler = s.Scheduler(slots=2)
         self.now = 0.0
         self.next_id = 1
-        self.open: set[s.RequestId] = set()
-        self.ended: set[s.RequestId] = set()
+        self.open: set[ev.RequestId] = set()
+        self.ended: set[ev.RequestId] = set()
         self.lookups: list[int] = []
         self.running: dict[int, int] = {}
-        self.forkservers: dict[int, s.Domain] = {}
+        self.forkservers: dict[int, ev.Domain] = {}
 
-    def feed(self, event: s.Event) -> None:
+    def feed(self, event: ev.Event) -> None:
         for action in self.scheduler.handle(event, self.now):
             match action:
-                case s.Answer(request) | s.Fail(request):
+                case act.Answer(request) | act.Fail(request):
                     assert request in self.open, f"{request} was answered twice, or never asked"
                     self.open.remove(request)
                     self.ended.add(request)
-                case s.LookUp(job):
+                case act.LookUp(job):
                     self.lookups.append(job)
-                case s.Run(job, forkserver):
+                case act.Run(job, forkserver):
                     assert job not in self.running
                     assert forkserver in self.forkservers
                     self.running[job] = forkserver
-                case s.Retire(forkserver):
+                case act.Retire(forkserver):
                     self.retired(forkserver)
-                case s.Kill(job):
+                case act.Kill(job):
                     assert job in self.running
 
     def retired(self, forkserver: int) -> None:
@@ -50,37 +52,37 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(client=CLIENTS, key=KEYS, priority=st.sampled_from(["foreground", "background"]))
     def submit(self, client: int, key: str, priority: str) -> None:
-        request = s.RequestId(client, self.next_id)
+        request = ev.RequestId(client, self.next_id)
         self.next_id += 1
         self.open.add(request)
         domain = DOMAINS[client % 2]
-        self.feed(s.Submitted(request, domain, key, key, priority, 1.0))  # type: ignore[arg-type]
+        self.feed(ev.Submitted(request, domain, key, key, priority, 1.0))  # type: ignore[arg-type]
 
     @precondition(lambda self: self.lookups)
     @rule(data=st.data(), found=st.booleans())
     def looked_up(self, data: st.DataObject, found: bool) -> None:
         job = data.draw(st.sampled_from(self.lookups))
         self.lookups.remove(job)
-        self.feed(s.LookedUp(job, found))
+        self.feed(ev.LookedUp(job, found))
 
     @precondition(lambda self: self.open | self.ended)
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
         request = data.draw(st.sampled_from(sorted(self.open | self.ended)))
         self.open.discard(request)
-        self.feed(s.Cancelled(request))
+        self.feed(ev.Cancelled(request))
 
     @rule(client=CLIENTS)
     def leave(self, client: int) -> None:
         self.open = {request for request in self.open if request.client != client}
-        self.feed(s.ClientGone(client))
+        self.feed(ev.ClientGone(client))
 
     @rule(domain=st.sampled_from(DOMAINS))
-    def attach(self, domain: s.Domain) -> None:
+    def attach(self, domain: ev.Domain) -> None:
         number = 100 + self.next_id
         self.next_id += 1
         self.forkservers[number] = domain
-        self.feed(s.Attached(number, domain))
+        self.feed(ev.Attached(number, domain))
 
     @precondition(lambda self: self.forkservers)
     @rule(data=st.data(), lost=st.booleans())
@@ -88,13 +90,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         number = data.draw(st.sampled_from(sorted(self.forkservers)))
         if lost:
             self.retired(number)
-            self.feed(s.ForkserverGone(number, "lost"))
+            self.feed(ev.ForkserverGone(number, "lost"))
         else:
-            self.feed(s.Ready(number))
+            self.feed(ev.Ready(number))
 
     @rule(client=CLIENTS)
     def start_failed(self, client: int) -> None:
-        self.feed(s.StartFailed(client, "no"))
+        self.feed(ev.StartFailed(client, "no"))
 
     @precondition(lambda self: self.running)
     @rule(data=st.data(), works=st.booleans())
@@ -102,17 +104,17 @@ class SchedulerMachine(RuleBasedStateMachine):
         job = data.draw(st.sampled_from(sorted(self.running)))
         del self.running[job]
         failure = Failure("compile-error", "no", "k")
-        self.feed(s.Succeeded(job, 1) if works else s.JobFailed(job, failure))
+        self.feed(ev.Succeeded(job, 1) if works else ev.JobFailed(job, failure))
 
     @rule(seconds=st.sampled_from([1.0, 40.0, 400.0]))
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
-        self.feed(s.Tick())
+        self.feed(ev.Tick())
 
     @rule(now=st.booleans())
     @precondition(lambda self: self.next_id > 25)
     def drain(self, now: bool) -> None:
-        self.feed(s.Drain(now))
+        self.feed(ev.Drain(now))
 
     @invariant()
     def consistent(self) -> None:
@@ -127,7 +129,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.leave(client)
         for job in list(self.running):
             self.running.pop(job)
-            self.feed(s.JobFailed(job, Failure("cancelled", "")))
+            self.feed(ev.JobFailed(job, Failure("cancelled", "")))
         self.scheduler.check_invariants()
         assert self.scheduler.idle
 

@@ -10,7 +10,7 @@ import pytest
 
 from compilepool.daemon.config import Config
 from compilepool.daemon.engine import Engine
-from compilepool.daemon.scheduler import Domain
+from compilepool.daemon.events import Domain
 from compilepool.daemon.store import Store, Stored
 from compilepool.protocol import messages as m
 from compilepool.protocol.contents import checksum

@@ -2,11 +2,13 @@
 
 import pytest
 
+from compilepool.daemon import actions as act
+from compilepool.daemon import events as ev
 from compilepool.daemon import scheduler as s
 from compilepool.protocol.errors import Failure
 
-USER = s.Domain(1000, "toolchain")
-OTHER = s.Domain(1001, "toolchain")
+USER = ev.Domain(1000, "toolchain")
+OTHER = ev.Domain(1001, "toolchain")
 
 
 class Driver:
@@ -16,21 +18,21 @@ class Driver:
         self.scheduler = s.Scheduler(slots)
         self.now = 0.0
 
-    def feed(self, *events: s.Event) -> list[s.Action]:
-        actions: list[s.Action] = []
+    def feed(self, *events: ev.Event) -> list[act.Action]:
+        actions: list[act.Action] = []
         for event in events:
             actions += self.scheduler.handle(event, self.now)
             self.scheduler.check_invariants()
         return actions
 
-    def forkserver(self, number: int = 100, domain: s.Domain = USER) -> list[s.Action]:
-        return self.feed(s.Attached(number, domain), s.Ready(number))
+    def forkserver(self, number: int = 100, domain: ev.Domain = USER) -> list[act.Action]:
+        return self.feed(ev.Attached(number, domain), ev.Ready(number))
 
 
 def submit(
-    client: int, number: int = 1, key: str = "k", domain: s.Domain = USER, priority: str = "foreground"
-) -> s.Submitted:
-    return s.Submitted(s.RequestId(client, number), domain, key, f"kernel_{key}", priority, 1.0)  # type: ignore[arg-type]
+    client: int, number: int = 1, key: str = "k", domain: ev.Domain = USER, priority: str = "foreground"
+) -> ev.Submitted:
+    return ev.Submitted(ev.RequestId(client, number), domain, key, f"kernel_{key}", priority, 1.0)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -42,16 +44,16 @@ def ready() -> Driver:
 
 
 def test_a_known_key_is_answered_from_the_store(ready: Driver) -> None:
-    assert ready.feed(submit(1)) == [s.LookUp(1, "k", s.RequestId(1, 1))]
-    assert ready.feed(s.LookedUp(1, found=True)) == [s.Answer(s.RequestId(1, 1), 1, "store"), s.Forget(1)]
+    assert ready.feed(submit(1)) == [act.LookUp(1, "k", ev.RequestId(1, 1))]
+    assert ready.feed(ev.LookedUp(1, found=True)) == [act.Answer(ev.RequestId(1, 1), 1, "store"), act.Forget(1)]
     assert ready.scheduler.idle
 
 
 def test_an_unknown_key_runs_and_is_answered(ready: Driver) -> None:
     ready.feed(submit(1))
-    assert ready.feed(s.LookedUp(1, found=False)) == [s.Run(1, 100)]
+    assert ready.feed(ev.LookedUp(1, found=False)) == [act.Run(1, 100)]
     assert repr(ready.scheduler) == "<Scheduler [jobs: 1 running | slots: 1/2 | forkservers: 1]>"
-    assert ready.feed(s.Succeeded(1, units=3)) == [s.Answer(s.RequestId(1, 1), 1, "compiled"), s.Forget(1)]
+    assert ready.feed(ev.Succeeded(1, units=3)) == [act.Answer(ev.RequestId(1, 1), 1, "compiled"), act.Forget(1)]
     assert ready.scheduler.counters["units_compiled"] == 3
 
 
@@ -59,42 +61,42 @@ def test_an_unknown_key_runs_and_is_answered(ready: Driver) -> None:
 def test_one_compile_for_a_key_however_many_ask(ready: Driver, looked_up: bool) -> None:
     ready.feed(submit(1))
     if looked_up:
-        ready.feed(s.LookedUp(1, found=False))
+        ready.feed(ev.LookedUp(1, found=False))
     assert ready.feed(submit(2), submit(3)) == []
     if not looked_up:
-        ready.feed(s.LookedUp(1, found=False))
-    answers = ready.feed(s.Succeeded(1, units=1))
+        ready.feed(ev.LookedUp(1, found=False))
+    answers = ready.feed(ev.Succeeded(1, units=1))
     assert answers == [
-        s.Answer(s.RequestId(1, 1), 1, "compiled"),
-        s.Answer(s.RequestId(2, 1), 1, "joined"),
-        s.Answer(s.RequestId(3, 1), 1, "joined"),
-        s.Forget(1),
+        act.Answer(ev.RequestId(1, 1), 1, "compiled"),
+        act.Answer(ev.RequestId(2, 1), 1, "joined"),
+        act.Answer(ev.RequestId(3, 1), 1, "joined"),
+        act.Forget(1),
     ]
 
 
 def test_users_do_not_share(ready: Driver) -> None:
     ready.forkserver(200, OTHER)
     ready.feed(submit(1), submit(2, domain=OTHER))
-    runs = ready.feed(s.LookedUp(1, found=False), s.LookedUp(2, found=False))
-    assert runs == [s.Run(1, 100), s.Run(2, 200)]
+    runs = ready.feed(ev.LookedUp(1, found=False), ev.LookedUp(2, found=False))
+    assert runs == [act.Run(1, 100), act.Run(2, 200)]
 
 
 def test_no_more_run_than_there_are_slots(ready: Driver) -> None:
     for number in range(1, 4):
-        ready.feed(submit(1, number, key=str(number)), s.LookedUp(number, found=False))
+        ready.feed(submit(1, number, key=str(number)), ev.LookedUp(number, found=False))
     assert (ready.scheduler.running, ready.scheduler.queued) == (2, 1)
-    assert s.Run(3, 100) in ready.feed(s.JobFailed(1, Failure("compile-error", "no", "kernel_1")))
+    assert act.Run(3, 100) in ready.feed(ev.JobFailed(1, Failure("compile-error", "no", "kernel_1")))
 
 
 def test_a_failure_reaches_everybody_who_asked_and_is_not_kept(ready: Driver) -> None:
     failure = Failure("compile-error", "no", "kernel_k")
-    ready.feed(submit(1), submit(2), s.LookedUp(1, found=False))
-    assert ready.feed(s.JobFailed(1, failure)) == [
-        s.Fail(s.RequestId(1, 1), failure),
-        s.Fail(s.RequestId(2, 1), failure),
-        s.Forget(1),
+    ready.feed(submit(1), submit(2), ev.LookedUp(1, found=False))
+    assert ready.feed(ev.JobFailed(1, failure)) == [
+        act.Fail(ev.RequestId(1, 1), failure),
+        act.Fail(ev.RequestId(2, 1), failure),
+        act.Forget(1),
     ]
-    assert ready.feed(submit(1, 2)) == [s.LookUp(2, "k", s.RequestId(1, 2))]
+    assert ready.feed(submit(1, 2)) == [act.LookUp(2, "k", ev.RequestId(1, 2))]
 
 
 class TestForkservers:
@@ -102,119 +104,119 @@ class TestForkservers:
         driver = Driver()
         asked = []
         for rank in range(8):
-            asked += driver.feed(submit(rank, key=str(rank)), s.LookedUp(rank + 1, found=False))
-        assert [a for a in asked if isinstance(a, s.AskForForkserver)] == [s.AskForForkserver(0)]
-        assert len([a for a in driver.forkserver() if isinstance(a, s.Run)]) == 2
+            asked += driver.feed(submit(rank, key=str(rank)), ev.LookedUp(rank + 1, found=False))
+        assert [a for a in asked if isinstance(a, act.AskForForkserver)] == [act.AskForForkserver(0)]
+        assert len([a for a in driver.forkserver() if isinstance(a, act.Run)]) == 2
 
     def test_the_next_client_is_asked_when_the_first_fails(self) -> None:
         driver = Driver()
-        driver.feed(submit(1), submit(2), s.LookedUp(1, found=False))
-        assert driver.feed(s.StartFailed(1, "no python")) == [s.AskForForkserver(2)]
-        given_up = driver.feed(s.StartFailed(2, "no torch"))
+        driver.feed(submit(1), submit(2), ev.LookedUp(1, found=False))
+        assert driver.feed(ev.StartFailed(1, "no python")) == [act.AskForForkserver(2)]
+        given_up = driver.feed(ev.StartFailed(2, "no torch"))
         failure = Failure("unavailable", "no forkserver could be started: no torch", "kernel_k")
-        assert given_up == [s.Fail(s.RequestId(1, 1), failure), s.Fail(s.RequestId(2, 1), failure), s.Forget(1)]
+        assert given_up == [act.Fail(ev.RequestId(1, 1), failure), act.Fail(ev.RequestId(2, 1), failure), act.Forget(1)]
 
     def test_the_next_client_is_asked_when_the_first_leaves(self) -> None:
         driver = Driver()
-        driver.feed(submit(1), submit(2), s.LookedUp(1, found=False))
-        assert driver.feed(s.ClientGone(1)) == [s.AskForForkserver(2)]
+        driver.feed(submit(1), submit(2), ev.LookedUp(1, found=False))
+        assert driver.feed(ev.ClientGone(1)) == [act.AskForForkserver(2)]
 
     def test_one_that_never_attaches_is_given_up(self) -> None:
         driver = Driver()
-        driver.feed(submit(1), s.LookedUp(1, found=False))
+        driver.feed(submit(1), ev.LookedUp(1, found=False))
         assert driver.scheduler.deadline() == s.START_SECONDS
         driver.now = s.START_SECONDS
-        (fail, forget) = driver.feed(s.Tick())
-        assert isinstance(fail, s.Fail)
+        (fail, forget) = driver.feed(ev.Tick())
+        assert isinstance(fail, act.Fail)
         assert "none attached" in fail.failure.message
-        assert forget == s.Forget(1)
+        assert forget == act.Forget(1)
         assert driver.scheduler.deadline() is None
 
     def test_one_that_is_never_ready_is_retired(self) -> None:
         driver = Driver()
-        driver.feed(submit(1), s.LookedUp(1, found=False), s.Attached(100, USER))
+        driver.feed(submit(1), ev.LookedUp(1, found=False), ev.Attached(100, USER))
         driver.now = s.WARM_SECONDS
-        retire, fail, _ = driver.feed(s.Tick())
-        assert isinstance(retire, s.Retire)
-        assert isinstance(fail, s.Fail)
+        retire, fail, _ = driver.feed(ev.Tick())
+        assert isinstance(retire, act.Retire)
+        assert isinstance(fail, act.Fail)
 
     def test_after_giving_up_the_next_submission_starts_afresh(self) -> None:
         driver = Driver()
-        driver.feed(submit(1), s.LookedUp(1, found=False), s.StartFailed(1, "no"))
-        assert driver.feed(submit(1, 2), s.LookedUp(2, found=False))[-1] == s.AskForForkserver(1)
+        driver.feed(submit(1), ev.LookedUp(1, found=False), ev.StartFailed(1, "no"))
+        assert driver.feed(submit(1, 2), ev.LookedUp(2, found=False))[-1] == act.AskForForkserver(1)
 
     def test_a_second_one_is_retired(self) -> None:
         driver = Driver()
         driver.forkserver()
-        (retire,) = driver.feed(s.Attached(101, USER))
-        assert isinstance(retire, s.Retire)
-        assert driver.feed(s.ForkserverGone(101, "retired")) == []
+        (retire,) = driver.feed(ev.Attached(101, USER))
+        assert isinstance(retire, act.Retire)
+        assert driver.feed(ev.ForkserverGone(101, "retired")) == []
 
     def test_a_lost_one_costs_each_running_job_one_retry(self, ready: Driver) -> None:
-        ready.feed(submit(1), s.LookedUp(1, found=False))
-        assert ready.feed(s.ForkserverGone(100, "killed")) == [s.AskForForkserver(1)]
-        assert s.Run(1, 101) in ready.forkserver(101)
-        fail, forget = ready.feed(s.ForkserverGone(101, "killed again"))
-        assert isinstance(fail, s.Fail)
+        ready.feed(submit(1), ev.LookedUp(1, found=False))
+        assert ready.feed(ev.ForkserverGone(100, "killed")) == [act.AskForForkserver(1)]
+        assert act.Run(1, 101) in ready.forkserver(101)
+        fail, forget = ready.feed(ev.ForkserverGone(101, "killed again"))
+        assert isinstance(fail, act.Fail)
         assert fail.failure.kind == "unavailable"
         assert "killed again" in fail.failure.message
-        assert forget == s.Forget(1)
+        assert forget == act.Forget(1)
 
     def test_queued_jobs_wait_for_the_next_one_at_no_cost(self) -> None:
         driver = Driver(slots=1)
         driver.forkserver()
         for number in (1, 2):
-            driver.feed(submit(1, number, key=str(number)), s.LookedUp(number, found=False))
-        driver.feed(s.ForkserverGone(100, "killed"))
+            driver.feed(submit(1, number, key=str(number)), ev.LookedUp(number, found=False))
+        driver.feed(ev.ForkserverGone(100, "killed"))
         assert driver.scheduler.waiting == 2
-        assert driver.forkserver(101) == [s.Run(1, 101)]
+        assert driver.forkserver(101) == [act.Run(1, 101)]
 
     def test_an_idle_one_may_leave(self, ready: Driver) -> None:
-        assert ready.feed(s.ForkserverGone(100, "idle")) == []
-        assert ready.feed(submit(1), s.LookedUp(1, found=False))[-1] == s.AskForForkserver(1)
+        assert ready.feed(ev.ForkserverGone(100, "idle")) == []
+        assert ready.feed(submit(1), ev.LookedUp(1, found=False))[-1] == act.AskForForkserver(1)
 
 
 class TestCancelling:
     def test_the_last_waiter_stops_the_worker(self, ready: Driver) -> None:
-        ready.feed(submit(1), submit(2), s.LookedUp(1, found=False))
-        assert ready.feed(s.Cancelled(s.RequestId(1, 1))) == []
-        assert ready.feed(s.Cancelled(s.RequestId(2, 1))) == [s.Kill(1, 100)]
+        ready.feed(submit(1), submit(2), ev.LookedUp(1, found=False))
+        assert ready.feed(ev.Cancelled(ev.RequestId(1, 1))) == []
+        assert ready.feed(ev.Cancelled(ev.RequestId(2, 1))) == [act.Kill(1, 100)]
         assert ready.scheduler.running == 1
-        assert ready.feed(s.JobFailed(1, Failure("cancelled", ""))) == [s.Forget(1)]
+        assert ready.feed(ev.JobFailed(1, Failure("cancelled", ""))) == [act.Forget(1)]
         assert ready.scheduler.running == 0
 
     def test_nobody_joins_a_job_that_is_being_killed(self, ready: Driver) -> None:
-        ready.feed(submit(1), s.LookedUp(1, found=False), s.Cancelled(s.RequestId(1, 1)))
-        assert ready.feed(submit(1, 2)) == [s.LookUp(2, "k", s.RequestId(1, 2))]
+        ready.feed(submit(1), ev.LookedUp(1, found=False), ev.Cancelled(ev.RequestId(1, 1)))
+        assert ready.feed(submit(1, 2)) == [act.LookUp(2, "k", ev.RequestId(1, 2))]
 
     @pytest.mark.parametrize("looked_up", [False, True])
     def test_before_it_runs_it_is_forgotten_at_once(self, looked_up: bool) -> None:
         driver = Driver()
         driver.feed(submit(1))
         if looked_up:
-            driver.feed(s.LookedUp(1, found=False))
-        assert driver.feed(s.Cancelled(s.RequestId(1, 1))) == [s.Forget(1)]
-        assert driver.feed(s.LookedUp(1, found=True)) == []
+            driver.feed(ev.LookedUp(1, found=False))
+        assert driver.feed(ev.Cancelled(ev.RequestId(1, 1))) == [act.Forget(1)]
+        assert driver.feed(ev.LookedUp(1, found=True)) == []
 
     def test_late_is_harmless(self, ready: Driver) -> None:
-        ready.feed(submit(1), s.LookedUp(1, found=False), s.Succeeded(1, units=1))
-        assert ready.feed(s.Cancelled(s.RequestId(1, 1))) == []
+        ready.feed(submit(1), ev.LookedUp(1, found=False), ev.Succeeded(1, units=1))
+        assert ready.feed(ev.Cancelled(ev.RequestId(1, 1))) == []
 
     def test_a_client_that_leaves_cancels_all_of_its_own(self, ready: Driver) -> None:
         for number in range(1, 4):
-            ready.feed(submit(1, number, key=str(number)), s.LookedUp(number, found=False))
-        assert ready.feed(s.ClientGone(1)) == [s.Kill(1, 100), s.Kill(2, 100), s.Forget(3)]
+            ready.feed(submit(1, number, key=str(number)), ev.LookedUp(number, found=False))
+        assert ready.feed(ev.ClientGone(1)) == [act.Kill(1, 100), act.Kill(2, 100), act.Forget(3)]
 
     def test_a_job_takes_the_turn_of_who_still_waits(self) -> None:
         driver = Driver(slots=1)
         driver.forkserver()
-        driver.feed(submit(9, key="first"), s.LookedUp(1, found=False))
-        driver.feed(submit(1, 1, "shared", priority="background"), s.LookedUp(2, found=False))
-        driver.feed(submit(1, 2, "other"), s.LookedUp(3, found=False))
+        driver.feed(submit(9, key="first"), ev.LookedUp(1, found=False))
+        driver.feed(submit(1, 1, "shared", priority="background"), ev.LookedUp(2, found=False))
+        driver.feed(submit(1, 2, "other"), ev.LookedUp(3, found=False))
         driver.feed(submit(2, 1, "shared"))
-        assert s.Run(3, 100) in driver.feed(s.Succeeded(1, units=1))
-        driver.feed(s.Cancelled(s.RequestId(2, 1)), submit(1, 4, "late"), s.LookedUp(4, found=False))
-        assert s.Run(4, 100) in driver.feed(s.Succeeded(3, units=1))
+        assert act.Run(3, 100) in driver.feed(ev.Succeeded(1, units=1))
+        driver.feed(ev.Cancelled(ev.RequestId(2, 1)), submit(1, 4, "late"), ev.LookedUp(4, found=False))
+        assert act.Run(4, 100) in driver.feed(ev.Succeeded(3, units=1))
 
 
 class TestDraining:
@@ -223,33 +225,33 @@ class TestDraining:
         driver.forkserver()
         for number in (1, 2, 3):
             driver.feed(submit(1, number, key=str(number)))
-        driver.feed(s.LookedUp(1, found=False), s.LookedUp(2, found=False))
-        failed = [a.request.id for a in driver.feed(s.Drain()) if isinstance(a, s.Fail)]
+        driver.feed(ev.LookedUp(1, found=False), ev.LookedUp(2, found=False))
+        failed = [a.request.id for a in driver.feed(ev.Drain()) if isinstance(a, act.Fail)]
         assert failed == [2, 3]
-        assert driver.feed(s.Succeeded(1, units=1))[0] == s.Answer(s.RequestId(1, 1), 1, "compiled")
+        assert driver.feed(ev.Succeeded(1, units=1))[0] == act.Answer(ev.RequestId(1, 1), 1, "compiled")
         assert driver.scheduler.idle
 
     def test_refuses_what_comes_later_as_unavailable(self, ready: Driver) -> None:
-        ready.feed(s.Drain())
+        ready.feed(ev.Drain())
         (fail,) = ready.feed(submit(1))
-        assert isinstance(fail, s.Fail)
+        assert isinstance(fail, act.Fail)
         assert fail.failure.kind == "unavailable"
 
     def test_now_gives_up_what_runs(self, ready: Driver) -> None:
-        ready.feed(submit(1), s.LookedUp(1, found=False))
-        fail, kill = ready.feed(s.Drain(now=True))
-        assert isinstance(fail, s.Fail)
-        assert kill == s.Kill(1, 100)
+        ready.feed(submit(1), ev.LookedUp(1, found=False))
+        fail, kill = ready.feed(ev.Drain(now=True))
+        assert isinstance(fail, act.Fail)
+        assert kill == act.Kill(1, 100)
 
     def test_a_forkserver_lost_meanwhile_is_not_replaced(self, ready: Driver) -> None:
-        ready.feed(submit(1), s.LookedUp(1, found=False), s.Drain())
-        fail, _ = ready.feed(s.ForkserverGone(100, "killed"))
-        assert isinstance(fail, s.Fail)
+        ready.feed(submit(1), ev.LookedUp(1, found=False), ev.Drain())
+        fail, _ = ready.feed(ev.ForkserverGone(100, "killed"))
+        assert isinstance(fail, act.Fail)
 
 
 def test_an_illegal_event_is_a_named_error(ready: Driver) -> None:
     with pytest.raises(s.SchedulerError, match="job 5 is not running"):
-        ready.feed(s.Succeeded(5, units=1))
+        ready.feed(ev.Succeeded(5, units=1))
     ready.feed(submit(1))
     with pytest.raises(s.SchedulerError, match="in flight"):
         ready.feed(submit(1))

@@ -1,0 +1,131 @@
+"""What happens to the pool: the scheduler's input. Who may cause what is in `scheduler`'s docstring."""
+
+from dataclasses import dataclass
+
+from compilepool.protocol.errors import Failure
+from compilepool.protocol.messages import Priority
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RequestId:
+    """A request: the client's number in this daemon, and the id that the client chose."""
+
+    client: int
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """Who may share a forkserver and its results."""
+
+    uid: int
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A client asks for the kernel behind `key`, which is expected to take `expected` CPU seconds."""
+
+    request: RequestId
+    domain: Domain
+    key: str
+    kernel: str
+    priority: Priority
+    expected: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """A client no longer wants an answer."""
+
+    request: RequestId
+
+
+@dataclass(frozen=True, slots=True)
+class ClientGone:
+    """A client disconnected."""
+
+    client: int
+
+
+@dataclass(frozen=True, slots=True)
+class LookedUp:
+    """The store's answer."""
+
+    job: int
+    found: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StartFailed:
+    """A client could not start the forkserver that it was asked for."""
+
+    client: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """A forkserver connected; it is still importing."""
+
+    forkserver: int
+    domain: Domain
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A forkserver can fork workers."""
+
+    forkserver: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForkserverGone:
+    """A forkserver disconnected or said that it can't serve."""
+
+    forkserver: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Succeeded:
+    """A worker answered with this many compiled units."""
+
+    job: int
+    units: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobFailed:
+    """A worker failed or died."""
+
+    job: int
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Start nothing more; with `now`, give up what runs."""
+
+    now: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed: `deadline()` was reached."""
+
+
+Event = (
+    Submitted
+    | Cancelled
+    | ClientGone
+    | LookedUp
+    | StartFailed
+    | Attached
+    | Ready
+    | ForkserverGone
+    | Succeeded
+    | JobFailed
+    | Drain
+    | Tick
+)
