@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self, cast, get_args
 
 import msgspec
 
@@ -95,6 +95,7 @@ class Pool:
         The future's result is a CachingAutotuner: on a machine with the kernel's GPU its launchers are built, elsewhere
         its `compile_results` are complete.
         """
+        _check_arguments(name, source, priority)
         future = CompileFuture(name)
 
         def answered(answer: m.AnyMessage | CompilePoolError, segments: Sequence[bytes]) -> None:
@@ -111,8 +112,9 @@ class Pool:
     def warm(self, name: str, source: str, *, priority: m.Priority = "background") -> "Future[m.AnyMessage]":
         """Have a kernel compiled and kept, without loading it here; the result is the daemon's `Compiled`.
 
-        Needs no torch in this process, and has no fallback.
+        Imports no torch into this process (its Python must have it), and has no fallback.
         """
+        _check_arguments(name, source, priority)
         future: Future[m.AnyMessage] = Future()
         self._submit(name, source, priority, _into(future), future)
         return future
@@ -147,7 +149,10 @@ class Pool:
     def _ask(self, make: Callable[[int], m.AnyMessage]) -> m.AnyMessage:
         future: Future[m.AnyMessage] = Future()
         self.link().request(make, _into(future))
-        return future.result(timeout=self._options.start_timeout)
+        try:
+            return future.result(timeout=self._options.start_timeout)
+        except TimeoutError as exc:
+            raise PoolUnavailable(f"the daemon at {self._options.socket} does not answer") from exc
 
     def _without_pool(self, name: str, source: str, error: PoolUnavailable) -> Any:
         if not self._options.fallback:
@@ -203,6 +208,16 @@ def _toolchain() -> Toolchain | None:
         return detect()
     except NoToolchain:
         return None
+
+
+def _check_arguments(name: str, source: str, priority: m.Priority) -> None:
+    """Raise here what the daemon would refuse: it ends the connection, and with it everybody else's requests."""
+    for what, value in (("name", name), ("source", source)):
+        if not isinstance(value, str):
+            raise TypeError(f"a kernel's {what} is a str, not {type(value).__name__}")
+    source.encode()
+    if priority not in get_args(m.Priority):
+        raise ValueError(f"priority is one of {', '.join(get_args(m.Priority))}; not {priority!r}")
 
 
 def _require_toolchain() -> None:

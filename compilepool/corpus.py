@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib.resources import files
@@ -53,7 +54,7 @@ def read_kernels(path: Path) -> list[Kernel]:
         return list(_parse(path))
     except OSError as exc:
         raise BadKernelFile(f"{path} can't be read: {exc.strerror or exc}") from exc
-    except (EOFError, UnicodeDecodeError) as exc:
+    except (EOFError, UnicodeDecodeError, zlib.error) as exc:
         raise BadKernelFile(f"{path} is damaged: {exc}") from exc
 
 
@@ -72,9 +73,18 @@ def bundled_names() -> list[str]:
 def _parse(path: Path) -> Iterator[Kernel]:
     with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as lines:
         for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
             try:
                 record = json.loads(line)
-                yield Kernel(record["name"], record["source"])
+                yield Kernel(_text(record["name"]), _text(record["source"]))
             except (ValueError, KeyError, TypeError) as exc:
                 expected = 'one JSON object a line, with "name" and "source"'
                 raise BadKernelFile(f"{path}, line {number}: {exc}; expected {expected}") from exc
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    value.encode()
+    return value

@@ -4,10 +4,13 @@ What comes from the daemon is bytes. To unpack, unpickle and load them takes mil
 belongs to the thread that wants the kernel, as in torch's own `LambdaFuture`: the first `result()` does it, once.
 """
 
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from typing import Any
+
+from compilepool.protocol.errors import PoolUnavailable
 
 
 class CompileFuture(Future[Any]):
@@ -16,6 +19,7 @@ class CompileFuture(Future[Any]):
     def __init__(self, name: str) -> None:
         super().__init__()
         self.name = name
+        self._pid = os.getpid()
         self._finishing = threading.Lock()
         self._finish: Callable[[], Any] | None = None
         self._finished: tuple[Any, BaseException | None] | None = None
@@ -46,6 +50,8 @@ class CompileFuture(Future[Any]):
             return
 
     def _outcome(self, timeout: float | None) -> tuple[Any, BaseException | None]:
+        if self._pid != os.getpid() and not self.done():
+            raise PoolUnavailable("its answer goes to the process that asked; ask again in this one", self.name)
         super().result(timeout)
         with self._finishing:
             if self._finished is None:

@@ -29,11 +29,17 @@ class Config:
     drain: float = 60.0
 
 
-def default_store(environ: Mapping[str, str], home: Path) -> Path:
-    """COMPILEPOOL_STORE if set, else `compilepool` under XDG_CACHE_HOME or ~/.cache."""
+def default_store(environ: Mapping[str, str], uid: int) -> Path:
+    """COMPILEPOOL_STORE, or `compilepool` under XDG_CACHE_HOME or ~/.cache, or /tmp/compilepool-UID/store."""
     if named := environ.get(STORE_VARIABLE):
         return Path(named).absolute()
-    return Path(environ.get("XDG_CACHE_HOME") or home / ".cache") / "compilepool"
+    if cache := environ.get("XDG_CACHE_HOME"):
+        return Path(cache) / "compilepool"
+    try:
+        return Path(environ.get("HOME") or Path.home()) / ".cache" / "compilepool"
+    except RuntimeError:
+        # A uid that no passwd entry knows, as containers have them.
+        return Path(f"/tmp/compilepool-{uid}/store")
 
 
 def read_config(
@@ -47,7 +53,7 @@ def read_config(
     """Settings from the command line, then the environment, then this host."""
     return Config(
         socket=(socket or default_socket(environ, os.getuid())).absolute(),
-        store=(store or default_store(environ, Path.home())).absolute(),
+        store=(store or default_store(environ, os.getuid())).absolute(),
         slots=slots or available_slots(),
         idle_exit=idle_exit,
     )

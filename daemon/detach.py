@@ -18,7 +18,7 @@ def run_detached(body: Callable[[Callable[[], None]], None], log: Path) -> None:
 
     The process has a session of its own, no terminal, and `log` for its output. Raises DidNotStart.
     """
-    log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _open_standard_streams()
     reading, writing = os.pipe()
     if os.fork() == 0:
         os.close(reading)
@@ -30,11 +30,19 @@ def run_detached(body: Callable[[Callable[[], None]], None], log: Path) -> None:
         raise DidNotStart(said or f"it died while starting; its log is {log}")
 
 
+def _open_standard_streams() -> None:
+    """Give this process the standard streams that it was started without: a pipe would take their numbers."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+
+
 def _live(body: Callable[[Callable[[], None]], None], log: Path, report: int) -> NoReturn:
     status = 1
     try:
         os.setsid()
         os.chdir("/")
+        log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _replace_streams(log)
         body(lambda: _say(report, "ready"))
         status = 0

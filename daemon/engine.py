@@ -25,13 +25,15 @@ from compilepool.daemon.scheduler import Scheduler
 from compilepool.daemon.store import Store, Stored
 from compilepool.protocol import messages as m
 from compilepool.protocol.contents import DamagedContents, verify
-from compilepool.protocol.errors import ProtocolError
+from compilepool.protocol.errors import Failure, ProtocolError
 
 if TYPE_CHECKING:
     from compilepool.daemon.server import Peer
 
 # Changes when the meaning of a key's parts changes.
 KEY_VERSION = 1
+# The largest recorded source has 30 KB.
+SOURCE_BYTES = 16 << 20
 # The page cache answers most reads: two threads keep one slow read from holding up the others. Nobody waits for writes.
 READING_THREADS = 2
 WRITING_THREADS = 1
@@ -145,6 +147,10 @@ class Engine:
             raise ProtocolError(f"request {message.id} is in flight already; ids are used once")
         if not peer.domain.fingerprint:
             raise ProtocolError("a client that greeted without a toolchain can't have kernels compiled")
+        if len(source) > SOURCE_BYTES:
+            too_large = f"its source has {len(source)} bytes; at most {SOURCE_BYTES} are compiled here"
+            peer.post(m.Failed(message.id, Failure("refused", too_large, message.recipe.name)))
+            return
         digest = hashlib.sha256(source).hexdigest()
         payload = _Payload(_key(peer.domain, message.recipe, digest), message, source, digest)
         self._arrived[request] = payload

@@ -29,7 +29,12 @@ def listening(path: Path) -> Iterator[socket.socket]:
 
     The lock file stays, since to remove it would race. Raises AlreadyRunning, BadSocketPath.
     """
-    _check_directory(path.parent)
+    try:
+        _check_directory(path.parent)
+    except OSError as exc:
+        raise BadSocketPath(
+            f"can't listen on {path}: {exc}; set COMPILEPOOL_SOCKET to a path that you may write"
+        ) from exc
     with _lock(path.with_name(path.name + ".lock")):
         _remove_stale(path)
         listener = _bind(path)
@@ -54,11 +59,16 @@ def _check_directory(directory: Path) -> None:
 
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as exc:
+        raise BadSocketPath(f"can't lock {path}: {exc}; set COMPILEPOOL_SOCKET to a path that you may write") from exc
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as exc:
-        raise AlreadyRunning(f"a daemon already holds {path}") from exc
+        raise AlreadyRunning(
+            f"a daemon already serves {path.with_suffix('')} (see `compilepool status`; `compilepool stop` ends it)"
+        ) from exc
     else:
         yield
     finally:

@@ -125,7 +125,7 @@ class Server:
                     tasks.start_soon(self._read, stream, peer)
                     await _write(stream, peer)
                     tasks.cancel_scope.cancel()
-        self._engine.left(peer, "disconnected")
+        self._engine.left(peer, "its process ended")
 
     async def _read(self, stream: anyio.abc.ByteReceiveStream, peer: Peer) -> None:
         """Take messages until the peer closes; one that breaks the protocol is refused."""

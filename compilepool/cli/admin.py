@@ -28,7 +28,8 @@ def stop(socket: Path | None, now: bool) -> None:
     with running_pool(socket) as pool:
         report = pool.status()
         pool.stop(now=now)
-    click.echo(f"daemon {report.pid} is stopping: {report.running} running, {report.queued} queued")
+    waiting = report.queued + report.waiting_for_forkserver
+    click.echo(f"daemon {report.pid} is stopping: {report.running} running, {waiting} waiting")
 
 
 def _text(report: StatusReport) -> str:

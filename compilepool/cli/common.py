@@ -41,6 +41,7 @@ def running_pool(socket: Path | None) -> Iterator[Pool]:
         try:
             pool = connect(socket, autostart=False, fallback=False)
         except CompilePoolError as exc:
-            raise click.ClickException(f"{exc} (`compilepool serve` starts one)") from exc
+            absent = isinstance(exc.__cause__, FileNotFoundError | ConnectionRefusedError)
+            raise click.ClickException(f"{exc}{' (`compilepool serve` starts one)' if absent else ''}") from exc
         with pool:
             yield pool

@@ -1,6 +1,7 @@
 """`compilepool compile` and `compilepool demo`: kernels through the pool, with progress and a summary."""
 
 import json
+import signal
 import sys
 import tempfile
 import time
@@ -105,7 +106,7 @@ def compile_all(pool: Pool, kernels: Sequence[Kernel], *, show: bool) -> Summary
             summary.first = summary.first or time.monotonic() - started
             error = future.exception()
             if isinstance(error, CompilePoolError):
-                summary.failed.append(str(error))
+                summary.failed.append(str(error) if error.kernel else f"{names[future]}: {error}")
             else:
                 _count(summary, future.result())
             advance()
@@ -126,7 +127,8 @@ def _count(summary: Summary, answer: object) -> None:
 
 @contextmanager
 def _progress(total: int, *, show: bool) -> Iterator[Callable[[], None]]:
-    if not (show and sys.stderr.isatty()):
+    # None where standard error is closed.
+    if not (show and sys.stderr and sys.stderr.isatty()):
         yield lambda: None
         return
     from rich.console import Console
@@ -140,12 +142,17 @@ def _progress(total: int, *, show: bool) -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def _private_daemon() -> Iterator[tuple[Pool, float]]:
-    """A pool with a daemon of its own in a temporary directory, and the seconds that its start took."""
+    """A pool with a daemon of its own in a temporary directory, and the seconds that its start took.
+
+    However this ends, the daemon goes: told to, or by itself soon after its only client.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="compilepool-demo-") as folder:
         socket, store = Path(folder) / "pool.sock", Path(folder) / "store"
         started = time.monotonic()
         try:
-            run_command("serve", "--detach", "--socket", str(socket), "--store", str(store), timeout=30.0)
+            options = ("--detach", "--idle-exit", "10", "--socket", str(socket), "--store", str(store))
+            run_command("serve", *options, timeout=30.0)
         except CommandFailed as exc:
             raise click.ClickException(f"could not start a daemon: {exc}") from exc
         with running_pool(socket) as pool:

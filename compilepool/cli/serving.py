@@ -1,5 +1,6 @@
 """`compilepool serve` and `compilepool forkserver`: the pool's own processes."""
 
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,12 @@ import msgspec
 
 from compilepool.cli.common import one_line_errors, socket_option, socket_path
 from compilepool.protocol.rendezvous import daemon_log
+
+
+def _finite(_context: click.Context, _option: click.Parameter, seconds: float | None) -> float | None:
+    if seconds is not None and not math.isfinite(seconds):
+        raise click.BadParameter(f"{seconds} is no number of seconds")
+    return seconds
 
 
 @click.command()
@@ -24,7 +31,10 @@ from compilepool.protocol.rendezvous import daemon_log
     help="Workers at once. [default: the cores this process may use, cgroups included]",
 )
 @click.option(
-    "--idle-exit", type=click.FloatRange(0), help="Exit after so many seconds without clients. [default: never]"
+    "--idle-exit",
+    type=click.FloatRange(0),
+    callback=_finite,
+    help="Exit after so many seconds without clients. [default: never]",
 )
 @click.option("--detach", is_flag=True, help="Go to the background, and return when the socket listens.")
 @click.option("--if-needed", is_flag=True, help="Succeed when a daemon runs already.")
@@ -58,7 +68,9 @@ def serve(
 
 @click.command()
 @socket_option
-@click.option("--idle-exit", type=click.FloatRange(0), default=900.0, show_default=True, help="Seconds.")
+@click.option(
+    "--idle-exit", type=click.FloatRange(0), callback=_finite, default=900.0, show_default=True, help="Seconds."
+)
 @click.option("--detach", is_flag=True, help="Go to the background, and return when it is attached.")
 @click.option("--expect", hidden=True, help="Refuse to run as another toolchain than this (JSON).")
 def forkserver(socket: Path | None, idle_exit: float, detach: bool, expect: str | None) -> None:

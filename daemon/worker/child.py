@@ -118,7 +118,8 @@ def reap(child: Child) -> Outcome:
 def _read_outcome(child: Child, status: int, cost: Cost) -> Outcome:
     if child.killed:
         return Outcome(child.job, cost, failure=Failure("cancelled", "nobody waits for it any more", child.kernel))
-    if not (os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0):
+    silent = os.fstat(child.answer).st_size == 0
+    if silent or not (os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0):
         return Outcome(child.job, cost, failure=_crash(child, status))
     try:
         (frame,) = FrameDecoder(OPEN_LIMITS).feed(_read_all(child.answer))

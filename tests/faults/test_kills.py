@@ -49,7 +49,7 @@ class TestAWorker:
     @pytest.mark.parametrize(
         ("action", "error", "says"),
         [
-            ("os._exit(0)", WorkerCrashed, "answer can't be read"),
+            ("os._exit(0)", WorkerCrashed, "exited with status 0 before it answered"),
             ("os._exit(7)", WorkerCrashed, "exited with status 7 before it answered"),
             ("sys.exit(3)", WorkerCrashed, "exited with status 1 before it answered.*SystemExit: 3"),
             ("os.abort()", WorkerCrashed, "SIGABRT"),

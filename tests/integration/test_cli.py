@@ -59,6 +59,9 @@ def test_a_kernel_that_fails_is_named_and_fails_the_command(shared_daemon: Daemo
         (("forkserver", "--socket", "/none.sock"), "can't attach to the daemon at /none.sock"),
         (("serve", "--slots", "0"), "Invalid value for '--slots'"),
         (("serve", "--socket", "/" + "x" * 150), "too long"),
+        (("serve", "--socket", "/proc/x/pool.sock"), "can't listen on /proc/x/pool.sock"),
+        (("serve", "--detach", "--socket", "/proc/x/pool.sock"), "Error: "),
+        (("serve", "--idle-exit", "nan"), "nan is no number of seconds"),
         (("explode",), "No such command 'explode'"),
     ],
 )
@@ -86,9 +89,9 @@ def test_stop_stops(daemon: Daemon) -> None:
 def test_a_second_daemon_is_refused(daemon: Daemon) -> None:
     done = run("serve", "--socket", daemon.socket, check=False)
     assert done.returncode == 1
-    assert "already holds" in done.stderr
+    assert "already serves" in done.stderr
     done = run("serve", "--detach", "--socket", daemon.socket, check=False)
-    assert "already holds" in done.stderr
+    assert "already serves" in done.stderr
     run("serve", "--detach", "--if-needed", "--socket", daemon.socket)
 
 

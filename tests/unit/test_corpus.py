@@ -40,6 +40,8 @@ def test_an_unknown_target_lists_the_known() -> None:
         (b"not json\n", "line 1"),
         (b'{"name": "k"}\n', "'source'"),
         (b'{"name": "k", "source": "s"}\n[]\n', "line 2"),
+        (b'{"name": 5, "source": "s"}\n', "5 is no text"),
+        (b'{"name": "k", "source": "\\ud800"}\n', "line 1"),
         (b"\xff\xfe", "damaged"),
     ],
 )
@@ -55,6 +57,21 @@ def test_a_truncated_archive(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(b'{"name": "k", "source": "s"}\n' * 100)[:-12])
     with pytest.raises(BadKernelFile, match="damaged"):
         read_kernels(path)
+
+
+def test_an_archive_with_a_flipped_byte(tmp_path: Path) -> None:
+    raw = gzip.compress(b'{"name": "k", "source": "s"}\n' * 100)
+    path = tmp_path / "k.jsonl.gz"
+    for at in range(10, len(raw) - 8):
+        path.write_bytes(raw[:at] + bytes([raw[at] ^ 0xFF]) + raw[at + 1 :])
+        with pytest.raises(BadKernelFile):
+            read_kernels(path)
+
+
+def test_blank_lines_are_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "k.jsonl"
+    path.write_text('{"name": "k", "source": "s"}\n\n')
+    assert read_kernels(path) == [Kernel("k", "s")]
 
 
 def test_a_missing_file(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 from pathlib import Path
 
+import pytest
+
 from compilepool.daemon.config import default_store
 from compilepool.protocol.environment import compile_environment
 from compilepool.protocol.rendezvous import default_socket
@@ -33,6 +35,14 @@ def test_the_socket_is_found_by_variable_then_runtime_directory_then_uid(tmp_pat
 
 
 def test_the_store_is_found_likewise() -> None:
-    assert default_store({"COMPILEPOOL_STORE": "/s"}, Path("/home/me")) == Path("/s")
-    assert default_store({"XDG_CACHE_HOME": "/c"}, Path("/home/me")) == Path("/c/compilepool")
-    assert default_store({}, Path("/home/me")) == Path("/home/me/.cache/compilepool")
+    assert default_store({"COMPILEPOOL_STORE": "/s"}, 7) == Path("/s")
+    assert default_store({"XDG_CACHE_HOME": "/c"}, 7) == Path("/c/compilepool")
+    assert default_store({"HOME": "/home/me"}, 7) == Path("/home/me/.cache/compilepool")
+
+
+def test_without_a_home_there_is_still_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", unknown)
+    assert default_store({}, 7) == Path("/tmp/compilepool-7/store")

@@ -21,7 +21,7 @@ def test_only_its_user_may_connect_and_it_is_gone_afterwards(tmp_path: Path) -> 
 def test_a_second_one_is_refused_and_the_first_stays(tmp_path: Path) -> None:
     path = tmp_path / "pool.sock"
     with listening(path):
-        with pytest.raises(AlreadyRunning, match="already holds"), listening(path):
+        with pytest.raises(AlreadyRunning, match="already serves"), listening(path):
             pass
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(str(path))
