@@ -1,12 +1,15 @@
 """One socket to the daemon, shared by all threads of this process.
 
 Sends are serialised by a lock; one reader thread takes what arrives and hands it to whoever waits for it. When the
-connection ends, everybody who still waits is told so, once. A link is for one process: a fork must make its own.
+connection ends, everybody who still waits is told so, once. A compile may take minutes, so silence alone says nothing:
+when somebody has waited for `patience` seconds without any word, the daemon is asked for one, and lost if none comes in
+as long again. While nobody waits, the reader sleeps. A link is for one process: a fork must make its own.
 """
 
 import contextlib
 import itertools
 import os
+import select
 import socket
 import struct
 import threading
@@ -22,6 +25,8 @@ from compilepool.protocol.toolchain import Toolchain
 _RECEIVE_BYTES = 1 << 18
 # A daemon reads all the time; one that takes nothing for so long is stopped or gone.
 _SEND_SECONDS = 10
+# The id of requests that only ask whether the daemon is alive: nobody waits for their answers.
+_PING = 0
 _TIMEVAL = struct.Struct("ll")
 
 # Called with an answer and its segments, or with the error that took its place.
@@ -32,12 +37,22 @@ class Link:
     """See the module's docstring; made by `open_link`."""
 
     def __init__(
-        self, sock: socket.socket, connection: Connection, instance: str, on_start_forkserver: Callable[[], None]
+        self,
+        sock: socket.socket,
+        connection: Connection,
+        instance: str,
+        on_start_forkserver: Callable[[], None],
+        patience: float,
     ) -> None:
         self.instance = instance
         self.pid = os.getpid()
         self._on_start_forkserver = on_start_forkserver
         self._socket = sock
+        self._patience = patience
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC)
+        self._poll = select.poll()
+        for descriptor in (sock.fileno(), self._wake):
+            self._poll.register(descriptor, select.POLLIN)
         self._connection = connection
         self._lock = threading.Lock()
         self._waiting: dict[int, Answered] = {}
@@ -62,6 +77,9 @@ class Link:
                 raise self._lost
             number = next(self._ids)
             self._waiting[number] = answered
+            if len(self._waiting) == 1:
+                # The reader may sleep without a limit: now somebody waits.
+                os.eventfd_write(self._wake, 1)
         self._send(make(number), segments)
         return number
 
@@ -92,19 +110,39 @@ class Link:
             with self._lock:
                 for buffer in self._connection.send(message, segments):
                     self._socket.sendall(buffer)
+        except (BrokenPipeError, ConnectionResetError):
+            # The daemon has closed: the reader finds out, and reads what it said before.
+            return
         except OSError as exc:
             self._lose(PoolUnavailable(f"lost the daemon: {exc}"))
 
     def _read(self) -> None:
         reason: Exception | str = "it closed the connection"
         try:
-            while chunk := self._socket.recv(_RECEIVE_BYTES):
+            while chunk := self._receive():
                 for received in self._connection.receive(chunk):
                     self._take(received.message, received.segments)
         except (OSError, CompilePoolError) as exc:
             reason = exc
         self._lose(PoolUnavailable(f"lost the daemon: {reason}"))
         self._socket.close()
+        with self._lock:
+            os.close(self._wake)
+
+    def _receive(self) -> bytes:
+        """What arrives next; TimeoutError if somebody waits and the daemon does not even answer a ping."""
+        pinged = False
+        while True:
+            ready = self._poll.poll(1000 * self._patience if self._waiting else None)
+            if any(descriptor == self._wake for descriptor, _ in ready):
+                os.eventfd_read(self._wake)
+            elif ready:
+                return self._socket.recv(_RECEIVE_BYTES)
+            elif pinged:
+                raise TimeoutError(f"it has not answered for {2 * self._patience:.0f} s")
+            else:
+                pinged = True
+                self._send(m.GetStatus(_PING))
 
     def _take(self, message: m.AnyMessage, segments: tuple[bytes, ...]) -> None:
         match message:
@@ -152,7 +190,7 @@ def open_link(options: Options, toolchain: Toolchain | None, on_start_forkserver
     # Sends are bounded, receives are not: an answer takes as long as a compile takes.
     sock.settimeout(None)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(_SEND_SECONDS, 0))
-    return Link(sock, connection, welcome.instance, on_start_forkserver)
+    return Link(sock, connection, welcome.instance, on_start_forkserver, options.patience)
 
 
 def _greet(sock: socket.socket, connection: Connection, toolchain: Toolchain | None) -> m.Welcome:

@@ -13,6 +13,7 @@ class Options:
     fallback: compile in this process what the pool can't (False: raise PoolUnavailable)
     connect_timeout: how long a daemon that is there may take to greet
     start_timeout: how long a daemon that was started may take to be there
+    patience: how long a daemon may say nothing while somebody waits, before and again after it is asked for a word
     """
 
     socket: Path
@@ -22,3 +23,5 @@ class Options:
     connect_timeout: float = 1.0
     # An interpreter's start: 0.3 s alone, several seconds when eight ranks start on two cores.
     start_timeout: float = 15.0
+    # A daemon answers within a millisecond; 10 s is a host that swaps.
+    patience: float = 10.0

@@ -4,6 +4,7 @@ A peer that breaks the protocol gets a `Refusal` that says what was wrong, and i
 A peer that does not read what it asked for is disconnected when `OUTBOX_LIMIT` bytes wait for it.
 """
 
+import contextlib
 import itertools
 import os
 import socket
@@ -45,6 +46,7 @@ class Peer:
         self._waiting = 0
         self._wake = anyio.Event()
         self._finished = False
+        self.refused = False
 
     def __repr__(self) -> str:
         return f"<Peer [{self.role} {self.number} | pid {self.pid} | outbox: {self._waiting} bytes]>"
@@ -74,6 +76,7 @@ class Peer:
         """Say why, then disconnect."""
         log_event("refused", peer=self.number, pid=self.pid, uid=self.uid, reason=error)
         self.post(m.Refusal(to_wire(error)))
+        self.refused = True
         self.finish()
 
     def finish(self) -> None:
@@ -124,7 +127,8 @@ class Server:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(self._read, stream, peer)
                     await _write(stream, peer)
-                    tasks.cancel_scope.cancel()
+                    if not peer.refused:
+                        tasks.cancel_scope.cancel()
         self._engine.left(peer, "its process ended")
 
     async def _read(self, stream: anyio.abc.ByteReceiveStream, peer: Peer) -> None:
@@ -138,6 +142,7 @@ class Server:
             peer.connection.receive_eof()
         except CompilePoolError as exc:
             peer.refuse(exc)
+            await _take_the_rest(stream)
         except anyio.BrokenResourceError:
             peer.finish()
         else:
@@ -167,8 +172,16 @@ async def _accept(listener: socket.socket) -> socket.socket:
         return connected
 
 
-async def _write(stream: anyio.abc.ByteSendStream, peer: Peer) -> None:
+async def _take_the_rest(stream: anyio.abc.ByteReceiveStream) -> None:
+    """Read on until the peer has gone: a socket that is closed with bytes unread drops what was sent last."""
+    with contextlib.suppress(anyio.BrokenResourceError):
+        async for _ in stream:
+            continue
+
+
+async def _write(stream: anyio.abc.ByteStream, peer: Peer) -> None:
     try:
         await peer.send_all(stream)
+        await stream.send_eof()
     except anyio.BrokenResourceError:
         peer.finish()

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from compilepool.client import Pool
-from compilepool.protocol.errors import CompileError, CompilePoolError, WorkerCrashed
+from compilepool.options import Options
+from compilepool.protocol.errors import CompileError, CompilePoolError, PoolUnavailable, WorkerCrashed
 from compilepool.protocol.messages import Compiled
 from tests.conftest import Daemon, wait_gone
 from tests.sources import Gate, held, pointwise
@@ -117,6 +118,31 @@ def test_a_killed_daemon_takes_its_workers_along_and_the_client_compiles_itself(
         passing.start()
         assert len(future.result(timeout=120).compile_results) > 0
         passing.join(timeout=30)
+
+
+def test_a_daemon_that_stops_answering_is_given_up(daemon: Daemon, tmp_path: Path) -> None:
+    kernel = pointwise("given_up")
+    with Pool(Options(daemon.socket, autostart=False, fallback=False, patience=0.2)) as pool:
+        pool.status()
+        daemon.process.send_signal(signal.SIGSTOP)
+        try:
+            with pytest.raises(PoolUnavailable, match="has not answered"):
+                pool.compile_source(kernel.name, kernel.source).result(timeout=60)
+        finally:
+            daemon.process.send_signal(signal.SIGCONT)
+
+
+def test_a_long_compile_is_no_silence(daemon: Daemon, tmp_path: Path) -> None:
+    kernel, gate = held(tmp_path, "long")
+    with Pool(Options(daemon.socket, autostart=False, fallback=False, patience=0.1)) as pool:
+        future = pool.compile_source(kernel.name, kernel.source)
+        gate.wait_started()
+        before = pool.status().counters["requests"]
+        with pytest.raises(TimeoutError):
+            future.result(timeout=1)
+        gate.open()
+        assert len(future.result(timeout=60).compile_results) > 0
+        assert pool.status().counters["requests"] == before
 
 
 def _pass(gate: Gate) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from compilepool.client import Pool
 from compilepool.corpus import bundled
-from compilepool.protocol.errors import CompileError
+from compilepool.protocol.errors import CompileError, Refused
 from compilepool.protocol.messages import Compiled
 from tests.conftest import Daemon
 from tests.sources import held, pointwise
@@ -142,6 +142,24 @@ class TestErrors:
             assert isinstance(
                 pool.compile_source("again", "raise ValueError('no')").exception(timeout=120), CompileError
             )
+
+
+def test_a_bad_argument_is_told_at_the_call_and_harms_nobody(pool: Pool, tmp_path: Path) -> None:
+    kernel, gate = held(tmp_path, "unharmed")
+    future = pool.compile_source(kernel.name, kernel.source)
+    gate.wait_started()
+    with pytest.raises(ValueError, match="foreground, background; not 'high'"):
+        pool.compile_source("k", "x = 1", priority="high")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="name is a str, not int"):
+        pool.compile_source(5, "x = 1")  # type: ignore[arg-type]
+    gate.open()
+    assert len(future.result(timeout=60).compile_results) > 0
+
+
+def test_a_source_that_is_too_large_is_refused(pool: Pool) -> None:
+    error = pool.compile_source("large", "#" * (17 << 20)).exception(timeout=60)
+    assert isinstance(error, Refused)
+    assert "at most 16777216 are compiled here" in str(error)
 
 
 class TestTheWorker:
