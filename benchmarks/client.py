@@ -11,6 +11,7 @@ this process and everything below it took.
 import functools
 import json
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -80,6 +81,7 @@ def main() -> None:
     # What stock pools leave running is not worth waiting for.
     for process in psutil.Process().children(recursive=True):
         process.kill()
+    shutil.rmtree(folder, ignore_errors=True)
     os._exit(0)
 
 

@@ -35,6 +35,7 @@ ANSWER_BYTES = OPEN_LIMITS.frame
 TAIL_BYTES = 2000
 _PR_SET_PDEATHSIG = 1
 _ANSWER_FD = 3
+_HANDLED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
 _libc = ctypes.CDLL(None, use_errno=True)
 
 Compile = Callable[[Recipe, bytes, Path, str], tuple[Contents, list[bytes]]]
@@ -86,9 +87,18 @@ def fork_child(job: int, recipe: Recipe, source: bytes, cache_dir: str, root: Pa
     scratch = root / f"job-{job}"
     answer, output = (os.memfd_create(f"compilepool-{what}-{job}") for what in ("answer", "output"))
     parent = os.getpid()
-    pid = os.fork()
-    if pid == 0:
-        _live(parent, scratch, answer, output, lambda: compile_kernel(recipe, source, scratch, cache_dir), recipe)
+    # Until the child has handlers of its own, a signal would run its parent's.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
+    try:
+        pid = os.fork()
+        if pid == 0:
+            _live(parent, scratch, answer, output, lambda: compile_kernel(recipe, source, scratch, cache_dir), recipe)
+    except OSError:
+        os.close(answer)
+        os.close(output)
+        raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
     return Child(job, recipe.name, pid, scratch, answer, output)
 
 
@@ -199,8 +209,9 @@ def _isolate(parent: int, answer: int, output: int) -> None:
     if os.getppid() != parent:
         os._exit(1)
     signal.set_wakeup_fd(-1)
-    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+    for number in _HANDLED:
         signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
     nothing = os.open(os.devnull, os.O_RDONLY)
     # Above the targets first: none of them may overwrite one that is still to be moved.
     kept = [fcntl.fcntl(fd, fcntl.F_DUPFD, _ANSWER_FD + 1) for fd in (nothing, output, output, answer)]

@@ -17,7 +17,6 @@ import selectors
 import shutil
 import signal
 import socket
-import tempfile
 import threading
 import time
 from collections import deque
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compilepool.daemon.worker.no_driver import occupy
+from compilepool.daemon.worker.scratch import scratch_root
 from compilepool.protocol import messages as m
 from compilepool.protocol.connection import Connection, End, choose_protocol
 from compilepool.protocol.environment import decides_compiles
@@ -143,11 +143,8 @@ def prepare_environment() -> None:
 
 def serve(link: DaemonLink, idle_exit: float = IDLE_EXIT_SECONDS) -> str:
     """Warm up and serve until retired; returns why it ended."""
-    root = Path(tempfile.mkdtemp(prefix="compilepool-"))
-    try:
+    with scratch_root() as root:
         return Forkserver(link, root, idle_exit).run()
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
 
 
 class Forkserver:

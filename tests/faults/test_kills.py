@@ -54,6 +54,8 @@ class TestAWorker:
             ("os._exit(7)", WorkerCrashed, "exited with status 7 before it answered"),
             ("sys.exit(3)", WorkerCrashed, "exited with status 1 before it answered.*SystemExit: 3"),
             ("os.abort()", WorkerCrashed, "SIGABRT"),
+            ("os.kill(os.getpid(), 15)", WorkerCrashed, "SIGTERM"),
+            ("os.kill(os.getpid(), 2)", WorkerCrashed, "SIGINT"),
             ("os.kill(os.getpid(), 11)", WorkerCrashed, "SIGSEGV"),
             ("print('last words', flush=True); os._exit(1)", WorkerCrashed, "it printed: last words"),
             ("raise KeyboardInterrupt", WorkerCrashed, "KeyboardInterrupt"),
@@ -175,11 +177,14 @@ def test_a_killed_forkserver_is_replaced_and_its_jobs_run_again(daemon: Daemon, 
         future = pool.compile_source(kernel.name, kernel.source)
         gate.wait_started()
         forkserver, (worker,) = daemon.forkserver(), daemon.workers()
+        scratch = Path(os.readlink(f"/proc/{worker.pid}/cwd")).parent
         forkserver.kill()
         wait_gone(worker)
+        assert scratch.exists()
         _pass(gate)
         assert len(future.result(timeout=120).compile_results) > 0
         assert pool.status().counters["forkservers_lost"] == 1
+    assert not scratch.exists(), "the next forkserver removes what the killed one left"
 
 
 def test_a_forkserver_that_cant_compile_is_told_with_its_reason(daemon: Daemon, tmp_path: Path) -> None:

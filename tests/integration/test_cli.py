@@ -5,9 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.conftest import Daemon
+from tests.conftest import Daemon, wait_gone
 from tests.sources import pointwise
 
 
@@ -98,6 +99,25 @@ def test_a_second_daemon_is_refused(daemon: Daemon) -> None:
 def test_every_command_helps() -> None:
     for command in ("demo", "compile", "status", "stop", "serve", "forkserver"):
         assert "--help" in run(command, "--help").stdout
+
+
+def test_an_interrupted_demo_leaves_no_daemon() -> None:
+    command = [sys.executable, "-P", "-m", "compilepool", "demo"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as demo:
+        assert demo.stdout is not None
+        assert "started a daemon" in demo.stdout.readline()
+        started = [p for p in psutil.process_iter() if _serves_a_demo(p)]
+        assert started
+        demo.terminate()
+        demo.communicate(timeout=60)
+    wait_gone(*started)
+
+
+def _serves_a_demo(process: psutil.Process) -> bool:
+    try:
+        return any("compilepool-demo-" in part for part in process.cmdline())
+    except psutil.Error:
+        return False
 
 
 @pytest.mark.slow

@@ -167,6 +167,28 @@ def test_a_client_may_fork(daemon: Daemon) -> None:
         assert pool.status().clients == 1
 
 
+def test_a_future_is_for_the_process_that_asked(daemon: Daemon, tmp_path: Path) -> None:
+    kernel, gate = held(tmp_path, "inherited")
+    with daemon.pool() as pool:
+        future = pool.compile_source(kernel.name, kernel.source)
+        gate.wait_started()
+        reading, writing = os.pipe()
+        pid = _fork()
+        if pid == 0:
+            try:
+                os.write(writing, str(future.exception(timeout=60)).encode())
+            except PoolUnavailable as exc:
+                os.write(writing, str(exc).encode())
+            finally:
+                os._exit(0)
+        os.close(writing)
+        os.waitpid(pid, 0)
+        with os.fdopen(reading) as told:
+            assert "ask again in this one" in told.read()
+        gate.open()
+        assert len(future.result(timeout=60).compile_results) > 0
+
+
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def _fork() -> int:
     return os.fork()
