@@ -15,6 +15,9 @@ from compilepool.protocol.messages import Compiled
 from tests.conftest import Daemon, wait_gone
 from tests.sources import held, pointwise
 
+# A program may fork with threads, and be told so; what this client does then is what is tested.
+forking = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+
 ASK_PID = """
 import sys, compilepool
 sys.stdin.read(1)
@@ -147,12 +150,13 @@ def test_a_socket_that_nobody_serves_is_given_up_in_time(tmp_path: Path) -> None
             connect(path, autostart=False, fallback=False)
 
 
+@forking
 def test_a_client_may_fork(daemon: Daemon) -> None:
     kernel = pointwise("forked")
     with daemon.pool() as pool:
         pool.warm(kernel.name, kernel.source).result(timeout=120)
         reading, writing = os.pipe()
-        pid = _fork()
+        pid = os.fork()
         if pid == 0:
             try:
                 answer = pool.warm(kernel.name, kernel.source).result(timeout=60)
@@ -167,13 +171,14 @@ def test_a_client_may_fork(daemon: Daemon) -> None:
         assert pool.status().clients == 1
 
 
+@forking
 def test_a_future_is_for_the_process_that_asked(daemon: Daemon, tmp_path: Path) -> None:
     kernel, gate = held(tmp_path, "inherited")
     with daemon.pool() as pool:
         future = pool.compile_source(kernel.name, kernel.source)
         gate.wait_started()
         reading, writing = os.pipe()
-        pid = _fork()
+        pid = os.fork()
         if pid == 0:
             try:
                 os.write(writing, str(future.exception(timeout=60)).encode())
@@ -187,11 +192,6 @@ def test_a_future_is_for_the_process_that_asked(daemon: Daemon, tmp_path: Path) 
             assert "ask again in this one" in told.read()
         gate.open()
         assert len(future.result(timeout=60).compile_results) > 0
-
-
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def _fork() -> int:
-    return os.fork()
 
 
 def test_another_user_is_refused(daemon: Daemon, as_root: None) -> None:
