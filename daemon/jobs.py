@@ -9,6 +9,16 @@ from compilepool.daemon.fairqueue import Place
 from compilepool.protocol.errors import Failure
 from compilepool.protocol.messages import Priority
 
+# A forkserver attaches before its imports: an interpreter's start, tens of milliseconds, with room for a loaded host.
+START_SECONDS = 30.0
+# Importing torch takes 4 to 10 s, and minutes from a cold network filesystem.
+WARM_SECONDS = 300.0
+RETRIES = 1
+
+
+class SchedulerError(Exception):
+    """The scheduler was driven, or went, where its rules do not allow: a bug in the daemon."""
+
 
 class Phase(Enum):
     """Where a job stands; see `scheduler`."""

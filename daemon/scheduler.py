@@ -49,19 +49,22 @@ from compilepool.daemon.events import (
     Tick,
 )
 from compilepool.daemon.fairqueue import FairQueue
-from compilepool.daemon.jobs import HOLDS_SLOT, TRANSITIONS, DomainState, Job, Phase, clients_of, place_of, stopping
+from compilepool.daemon.jobs import (
+    HOLDS_SLOT,
+    RETRIES,
+    START_SECONDS,
+    TRANSITIONS,
+    WARM_SECONDS,
+    DomainState,
+    Job,
+    Phase,
+    SchedulerError,
+    clients_of,
+    place_of,
+    stopping,
+)
 from compilepool.protocol.errors import Failure
 from compilepool.protocol.messages import Origin
-
-# A forkserver attaches before its imports: an interpreter's start, tens of milliseconds, with room for a loaded host.
-START_SECONDS = 30.0
-# Importing torch takes 4 to 10 s, and minutes from a cold network filesystem.
-WARM_SECONDS = 300.0
-RETRIES = 1
-
-
-class SchedulerError(Exception):
-    """The scheduler was driven, or went, where its rules do not allow: a bug in the daemon."""
 
 
 class Scheduler:

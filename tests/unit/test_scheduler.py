@@ -4,6 +4,7 @@ import pytest
 
 from compilepool.daemon import actions as act
 from compilepool.daemon import events as ev
+from compilepool.daemon import jobs
 from compilepool.daemon import scheduler as s
 from compilepool.protocol.errors import Failure
 
@@ -124,8 +125,8 @@ class TestForkservers:
     def test_one_that_never_attaches_is_given_up(self) -> None:
         driver = Driver()
         driver.feed(submit(1), ev.LookedUp(1, found=False))
-        assert driver.scheduler.deadline() == s.START_SECONDS
-        driver.now = s.START_SECONDS
+        assert driver.scheduler.deadline() == jobs.START_SECONDS
+        driver.now = jobs.START_SECONDS
         (fail, forget) = driver.feed(ev.Tick())
         assert isinstance(fail, act.Fail)
         assert "none attached" in fail.failure.message
@@ -135,7 +136,7 @@ class TestForkservers:
     def test_one_that_is_never_ready_is_retired(self) -> None:
         driver = Driver()
         driver.feed(submit(1), ev.LookedUp(1, found=False), ev.Attached(100, USER))
-        driver.now = s.WARM_SECONDS
+        driver.now = jobs.WARM_SECONDS
         retire, fail, _ = driver.feed(ev.Tick())
         assert isinstance(retire, act.Retire)
         assert isinstance(fail, act.Fail)
@@ -250,8 +251,8 @@ class TestDraining:
 
 
 def test_an_illegal_event_is_a_named_error(ready: Driver) -> None:
-    with pytest.raises(s.SchedulerError, match="job 5 is not running"):
+    with pytest.raises(jobs.SchedulerError, match="job 5 is not running"):
         ready.feed(ev.Succeeded(5, units=1))
     ready.feed(submit(1))
-    with pytest.raises(s.SchedulerError, match="in flight"):
+    with pytest.raises(jobs.SchedulerError, match="in flight"):
         ready.feed(submit(1))
