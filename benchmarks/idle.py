@@ -26,7 +26,7 @@ from compilepool.corpus import bundled
 def start(folder: Path) -> tuple[Pool, float]:
     """A daemon in `folder`, and the seconds until it answered."""
     socket = folder / "pool.sock"
-    options = ["--detach", "--socket", str(socket), "--store", str(folder / "store")]
+    options = ["--detach", "--idle-exit", "60", "--socket", str(socket), "--store", str(folder / "store")]
     started = time.monotonic()
     subprocess.run([sys.executable, "-P", "-m", "compilepool", "serve", *options], check=True)
     pool = connect(socket, autostart=False, fallback=False)

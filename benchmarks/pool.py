@@ -59,7 +59,18 @@ def daemon() -> Iterator[Pool]:
     """A daemon with a fresh store and a warm forkserver."""
     with tempfile.TemporaryDirectory(prefix="compilepool-bench-") as folder:
         socket = Path(folder) / "pool.sock"
-        command = [sys.executable, "-P", "-m", "compilepool", "serve", "--detach", "--socket", str(socket)]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "compilepool",
+            "serve",
+            "--detach",
+            "--idle-exit",
+            "60",
+            "--socket",
+            str(socket),
+        ]
         subprocess.run([*command, "--store", f"{folder}/store"], check=True)
         with connect(socket, autostart=False, fallback=False) as pool:
             compile_all(pool, bundled(WARM_WITH))
