@@ -124,10 +124,12 @@ class Link:
                     self._take(received.message, received.segments)
         except (OSError, CompilePoolError) as exc:
             reason = exc
-        self._lose(PoolUnavailable(f"lost the daemon: {reason}"))
-        self._socket.close()
-        with self._lock:
-            os.close(self._wake)
+        finally:
+            # Whatever ended it (a thread that can't be started, too): nobody may wait for ever.
+            self._lose(PoolUnavailable(f"lost the daemon: {reason}"))
+            self._socket.close()
+            with self._lock:
+                os.close(self._wake)
 
     def _receive(self) -> bytes:
         """What arrives next; TimeoutError if somebody waits and the daemon does not even answer a ping."""

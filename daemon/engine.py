@@ -108,10 +108,15 @@ class Engine:
             return
         log_event("left", peer=peer.number, role=peer.role, reason=reason)
         if peer.role == "forkserver":
-            self.feed(ev.ForkserverGone(peer.number, reason))
+            self._forkserver_gone(peer, reason)
         else:
             self.feed(ev.ClientGone(peer.number))
         self._reconsider()
+
+    def _forkserver_gone(self, peer: "Peer", reason: str) -> None:
+        """It ended, or said that it will: nothing that it may still send is an answer."""
+        self._forkserver_of = {job: number for job, number in self._forkserver_of.items() if number != peer.number}
+        self.feed(ev.ForkserverGone(peer.number, reason))
 
     def received(self, peer: "Peer", message: m.AnyMessage, segments: tuple[bytes, ...]) -> None:
         """One message of a peer that has greeted; ProtocolError if it makes no sense now."""
@@ -133,7 +138,7 @@ class Engine:
                 self.feed(ev.Ready(peer.number))
             case m.Unfit(reason):
                 log_event("unfit", peer=peer.number, reason=reason)
-                self.feed(ev.ForkserverGone(peer.number, reason))
+                self._forkserver_gone(peer, reason)
             case m.JobDone():
                 self._job_done(peer, message, segments)
             case m.JobFailed():
@@ -166,7 +171,8 @@ class Engine:
         except DamagedContents as exc:
             raise ProtocolError(f"the result of job {message.job} is damaged: {exc}") from exc
         cost = message.contents.cost
-        self._account(payload, cost)
+        self._cpu_seconds += cost.cpu
+        self._estimator.learn(payload.digest, cost.cpu)
         log_event("compiled", job=message.job, kernel=payload.message.recipe.name, units=len(message.contents.units),
                   wall=round(cost.wall, 3), cpu=round(cost.cpu, 3), peak_rss=cost.peak_rss)  # fmt: skip
         stored = self._results[message.job] = Stored(message.contents, segments)
@@ -176,7 +182,7 @@ class Engine:
 
     def _job_failed(self, peer: "Peer", message: m.JobFailed) -> None:
         payload = self._running(peer, message.job)
-        self._account(payload, message.cost)
+        self._cpu_seconds += message.cost.cpu
         log_event("failed", job=message.job, kernel=payload.message.recipe.name, kind=message.failure.kind)
         self.feed(ev.JobFailed(message.job, message.failure))
 
@@ -184,10 +190,6 @@ class Engine:
         if self._forkserver_of.get(job) != peer.number:
             raise ProtocolError(f"job {job} was not given to this forkserver")
         return self._payloads[job]
-
-    def _account(self, payload: _Payload, cost: m.Cost) -> None:
-        self._cpu_seconds += cost.cpu
-        self._estimator.learn(payload.digest, cost.cpu)
 
     # ---- decisions, and doing them
 

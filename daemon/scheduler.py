@@ -30,24 +30,9 @@ Rules:
 from collections import Counter
 from typing import assert_never
 
-from compilepool.daemon.actions import Action, Answer, AskForForkserver, Fail, Forget, Kill, LookUp, Retire, Run
-from compilepool.daemon.events import (
-    Attached,
-    Cancelled,
-    ClientGone,
-    Domain,
-    Drain,
-    Event,
-    ForkserverGone,
-    JobFailed,
-    LookedUp,
-    Ready,
-    RequestId,
-    StartFailed,
-    Submitted,
-    Succeeded,
-    Tick,
-)
+from compilepool.daemon import actions as act
+from compilepool.daemon import events as ev
+from compilepool.daemon.events import Domain, RequestId
 from compilepool.daemon.fairqueue import FairQueue
 from compilepool.daemon.jobs import (
     HOLDS_SLOT,
@@ -83,7 +68,7 @@ class Scheduler:
         self._queue = FairQueue()
         self._busy = 0
         self._next_job = 1
-        self._actions: list[Action] = []
+        self._actions: list[act.Action] = []
 
     def __repr__(self) -> str:
         counts = Counter(job.phase for job in self._jobs.values())
@@ -118,45 +103,45 @@ class Scheduler:
         """When the next `Tick` is due, or None."""
         return min((d.deadline for d in self._domains.values() if d.deadline is not None), default=None)
 
-    def handle(self, event: Event, now: float) -> list[Action]:
+    def handle(self, event: ev.Event, now: float) -> list[act.Action]:
         """Take one event at time `now` (seconds, monotonic); the actions to perform, in order."""
         self._actions = []
         self._take(event, now)
         self._dispatch()
         return self._actions
 
-    def _take(self, event: Event, now: float) -> None:  # noqa: C901 - one line for each event
+    def _take(self, event: ev.Event, now: float) -> None:  # noqa: C901 - one line for each event
         match event:
-            case Submitted():
+            case ev.Submitted():
                 self._submitted(event)
-            case Cancelled(request):
+            case ev.Cancelled(request):
                 self._cancelled(request)
-            case ClientGone(client):
+            case ev.ClientGone(client):
                 self._client_gone(client, now)
-            case LookedUp(number, found):
+            case ev.LookedUp(number, found):
                 self._looked_up(number, found, now)
-            case StartFailed(client, reason):
+            case ev.StartFailed(client, reason):
                 self._start_failed(client, reason, now)
-            case Attached(forkserver, domain):
+            case ev.Attached(forkserver, domain):
                 self._attached(forkserver, domain, now)
-            case Ready(forkserver):
+            case ev.Ready(forkserver):
                 self._ready(forkserver)
-            case ForkserverGone(forkserver, reason):
+            case ev.ForkserverGone(forkserver, reason):
                 self._forkserver_gone(forkserver, reason, now)
-            case Succeeded(number, units):
+            case ev.Succeeded(number, units):
                 self._succeeded(number, units)
-            case JobFailed(number, failure):
+            case ev.JobFailed(number, failure):
                 self._job_failed(number, failure)
-            case Drain(at_once):
+            case ev.Drain(at_once):
                 self._drain(at_once)
-            case Tick():
+            case ev.Tick():
                 self._tick(now)
             case _:
                 assert_never(event)
 
     # ---- requests
 
-    def _submitted(self, event: Submitted) -> None:
+    def _submitted(self, event: ev.Submitted) -> None:
         self.counters["requests"] += 1
         if event.request in self._by_request:
             raise SchedulerError(f"{event.request} is in flight already")
@@ -170,11 +155,11 @@ class Scheduler:
         if job.phase is Phase.QUEUED:
             self._queue.push(job.number, place_of(job))
 
-    def _new_job(self, event: Submitted) -> Job:
+    def _new_job(self, event: ev.Submitted) -> Job:
         job = Job(self._next_job, event.key, event.kernel, event.domain, event.expected)
         self._next_job += 1
         self._jobs[job.number] = self._by_key[event.domain, event.key] = job
-        self._actions.append(LookUp(job.number, event.key, event.request))
+        self._actions.append(act.LookUp(job.number, event.key, event.request))
         return job
 
     def _cancelled(self, request: RequestId) -> None:
@@ -190,14 +175,13 @@ class Scheduler:
             if state.asked == client and state.forkserver is None:
                 self._ask_next(domain, "the client that was asked to start it disconnected", now)
 
-    def _release(self, request: RequestId) -> Job:
+    def _release(self, request: RequestId) -> None:
         job = self._by_request.pop(request)
         del job.waiters[request]
         mine = self._of_client[request.client]
         del mine[request]
         if not mine:
             del self._of_client[request.client]
-        return job
 
     def _waiter_left(self, job: Job) -> None:
         if job.waiters:
@@ -208,7 +192,7 @@ class Scheduler:
             forkserver = self._domains[job.domain].forkserver
             if forkserver is None:
                 raise SchedulerError(f"{job} runs without a forkserver")
-            self._actions.append(Kill(job.number, forkserver))
+            self._actions.append(act.Kill(job.number, forkserver))
             self._move(job, Phase.KILLING)
         else:
             self._move(job, Phase.GONE)
@@ -251,7 +235,7 @@ class Scheduler:
     def _answer(self, job: Job, origin: Origin) -> None:
         for request in list(job.waiters):
             self._release(request)
-            self._actions.append(Answer(request, job.number, origin))
+            self._actions.append(act.Answer(request, job.number, origin))
             self.counters[f"answered_{origin}"] += 1
             if origin == "compiled":
                 origin = "joined"
@@ -265,7 +249,7 @@ class Scheduler:
 
     def _fail(self, request: RequestId, failure: Failure) -> None:
         self.counters[f"failed_{failure.kind}"] += 1
-        self._actions.append(Fail(request, failure))
+        self._actions.append(act.Fail(request, failure))
 
     def _dispatch(self) -> None:
         while self._busy < self.slots and (number := self._queue.pop()) is not None:
@@ -273,7 +257,7 @@ class Scheduler:
             forkserver = self._domains[job.domain].forkserver
             if forkserver is None:
                 raise SchedulerError(f"{job} is queued without a forkserver")
-            self._actions.append(Run(number, forkserver))
+            self._actions.append(act.Run(number, forkserver))
             self._move(job, Phase.RUNNING)
 
     def _move(self, job: Job, phase: Phase) -> None:
@@ -290,7 +274,7 @@ class Scheduler:
             del self._by_key[job.domain, job.key]
         if phase is Phase.GONE:
             del self._jobs[job.number]
-            self._actions.append(Forget(job.number))
+            self._actions.append(act.Forget(job.number))
         self._follow(job)
 
     def _follow(self, job: Job) -> None:
@@ -306,10 +290,8 @@ class Scheduler:
     def _attached(self, forkserver: int, domain: Domain, now: float) -> None:
         state = self._domains.setdefault(domain, DomainState())
         if self.draining or state.forkserver is not None:
-            reason = (
-                "the daemon is stopping" if self.draining else "one is attached already for this user and toolchain"
-            )
-            self._actions.append(Retire(forkserver, reason))
+            reason = "the daemon is stopping" if self.draining else "one is attached already for this toolchain"
+            self._actions.append(act.Retire(forkserver, reason))
             return
         self._forkservers[forkserver] = domain
         state.forkserver, state.ready, state.deadline = forkserver, False, now + WARM_SECONDS
@@ -331,10 +313,8 @@ class Scheduler:
         if domain is None:
             return
         state = self._domains[domain]
-        was_ready = state.ready
+        self.counters["forkservers_lost"] += state.ready
         state.forkserver, state.ready, state.deadline = None, False, None
-        if was_ready:
-            self.counters["forkservers_lost"] += 1
         for number in list(state.jobs):
             self._forkserver_lost(self._jobs[number], reason)
         self._ask_next(domain, reason, now)
@@ -366,7 +346,7 @@ class Scheduler:
         if candidate is not None and not self.draining:
             state.tried.add(candidate)
             state.asked, state.deadline = candidate, now + START_SECONDS
-            self._actions.append(AskForForkserver(candidate))
+            self._actions.append(act.AskForForkserver(candidate))
             return
         for job in waiting:
             self._fail_job(job, Failure("unavailable", f"no forkserver could be started: {reason}", job.kernel))
@@ -383,7 +363,7 @@ class Scheduler:
                 self._ask_next(domain, f"none attached within {START_SECONDS:.0f} s", now)
             else:
                 reason = f"it was not ready within {WARM_SECONDS:.0f} s"
-                self._actions.append(Retire(state.forkserver, reason))
+                self._actions.append(act.Retire(state.forkserver, reason))
                 self._forkserver_gone(state.forkserver, reason, now)
 
     # ---- stopping

@@ -36,14 +36,14 @@ def start(socket: Path, idle_exit: float, expected: Toolchain | None) -> None:
     differences = expected.differences(_toolchain()) if expected else []
     if differences:
         raise PoolUnavailable(f"the forkserver would be another toolchain than asked for: {'; '.join(differences)}")
+
+    def body(attached: Callable[[], None]) -> None:
+        run(socket, idle_exit, attached)
+
     try:
-        run_detached(lambda attached: _run(socket, idle_exit, attached), forkserver_log(socket))
+        run_detached(body, forkserver_log(socket))
     except DidNotStart as exc:
         raise PoolUnavailable(str(exc)) from exc
-
-
-def _run(socket: Path, idle_exit: float, attached: Callable[[], None]) -> None:
-    run(socket, idle_exit, attached)
 
 
 def _toolchain() -> Toolchain:

@@ -1,5 +1,6 @@
 """The engine with peers that only note what they are sent, and a store that waits to be let on."""
 
+import hashlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -10,11 +11,12 @@ import pytest
 
 from compilepool.daemon.config import Config
 from compilepool.daemon.engine import Engine
+from compilepool.daemon.estimate import from_text
 from compilepool.daemon.events import Domain
 from compilepool.daemon.store import Store, Stored
 from compilepool.protocol import messages as m
 from compilepool.protocol.contents import checksum
-from compilepool.protocol.errors import ProtocolError
+from compilepool.protocol.errors import Failure, ProtocolError
 
 DOMAIN = Domain(1000, "fingerprint")
 RECIPE = m.Recipe("kernel", {}, {})
@@ -131,5 +133,32 @@ def test_a_result_that_differs_from_its_checksum_is_refused(drive: Callable[[Cal
             engine.received(forkserver, m.JobDone(spawn.job, CONTENTS), (b"other",))
         with pytest.raises(ProtocolError, match="not given"):
             engine.received(client, m.JobDone(spawn.job, CONTENTS), (b"pickle",))
+
+    drive(body)
+
+
+def test_a_forkserver_that_gave_up_answers_for_nothing_any_more(drive: Callable[[Callable[..., Any]], None]) -> None:
+    async def body(engine: Any, store: SlowStore, client: NotedPeer, forkserver: NotedPeer) -> None:
+        engine.received(client, m.Compile(1, RECIPE), (b"source",))
+        spawn = await forkserver.next(m.Spawn)
+        engine.received(forkserver, m.Unfit("a second thread"), ())
+        await client.next(m.StartForkserver)
+        with pytest.raises(ProtocolError, match="not given"):
+            engine.received(forkserver, m.JobDone(spawn.job, CONTENTS), (b"pickle",))
+        engine.received(client, m.StartFailed("no other"), ())
+        assert (await client.next(m.Failed)).failure.kind == "unavailable"
+
+    drive(body)
+
+
+def test_only_a_finished_compile_says_how_long_a_kernel_takes(drive: Callable[[Callable[..., Any]], None]) -> None:
+    async def body(engine: Any, store: SlowStore, client: NotedPeer, forkserver: NotedPeer) -> None:
+        source = b"s" * 20_000
+        engine.received(client, m.Compile(1, RECIPE), (source,))
+        spawn = await forkserver.next(m.Spawn)
+        failure = Failure("worker-crashed", "killed", "kernel")
+        engine.received(forkserver, m.JobFailed(spawn.job, failure, m.Cost(0.0, 0.0, 0)), ())
+        digest = hashlib.sha256(source).hexdigest()
+        assert engine._estimator.expected(digest, source) == from_text(source)
 
     drive(body)
