@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from benchmarks.variants import variants
+from compilepool.daemon.worker.board import own_board
 from compilepool.daemon.worker.compile import compile_kernel, scratch
 from compilepool.daemon.worker.warmup import warm_up
 from compilepool.protocol.messages import Recipe
@@ -23,7 +24,7 @@ def main() -> None:
             place = scratch(Path(folder) / str(number), "")
             place.enter()
             started = time.monotonic()
-            compile_kernel(Recipe(kernel.name, {}, {}), kernel.source, place)
+            compile_kernel(Recipe(kernel.name, {}, {}), kernel.source, place, own_board())
             seconds.append(time.monotonic() - started)
     print(json.dumps(seconds))
 

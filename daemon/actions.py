@@ -9,16 +9,23 @@ from compilepool.protocol.messages import Origin
 
 @dataclass(frozen=True, slots=True)
 class LookUp:
-    """A new job, caused by this request: ask the store for its key, and say `LookedUp`."""
+    """A new job, caused by this request: ask the store for its keys, and say `LookedUp`."""
 
     job: int
-    key: str
     request: RequestId
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
     """Let this forkserver run this job."""
+
+    job: int
+    forkserver: int
+
+
+@dataclass(frozen=True, slots=True)
+class Assist:
+    """Let this forkserver put another worker to this job."""
 
     job: int
     forkserver: int
@@ -71,4 +78,4 @@ class Forget:
     job: int
 
 
-Action = LookUp | Run | Kill | Answer | Fail | AskForForkserver | Retire | Forget
+Action = LookUp | Run | Assist | Kill | Answer | Fail | AskForForkserver | Retire | Forget

@@ -20,6 +20,7 @@ from compilepool.daemon import actions as act
 from compilepool.daemon import events as ev
 from compilepool.daemon.config import Config
 from compilepool.daemon.estimate import Estimator
+from compilepool.daemon.jobs import SchedulerError
 from compilepool.daemon.log import event as log_event
 from compilepool.daemon.scheduler import Scheduler
 from compilepool.daemon.store import Store, Stored
@@ -41,12 +42,14 @@ WRITING_THREADS = 1
 
 @dataclass(frozen=True, slots=True)
 class _Payload:
-    """What a job compiles."""
+    """What a job is about: a kernel with the keys of results that will do, or a callable, or (None) only a probe."""
 
-    key: str
-    message: m.Compile
-    source: bytes
-    digest: str
+    name: str
+    task: m.Recipe | m.Call | None = None
+    body: bytes = b""
+    keys: tuple[str, ...] = ()
+    digest: str = ""
+    cache_dir: str = ""
 
 
 class Engine:
@@ -120,9 +123,19 @@ class Engine:
 
     def received(self, peer: "Peer", message: m.AnyMessage, segments: tuple[bytes, ...]) -> None:
         """One message of a peer that has greeted; ProtocolError if it makes no sense now."""
+        if peer.role == "forkserver":
+            self._from_forkserver(peer, message, segments)
+        else:
+            self._from_client(peer, message, segments)
+
+    def _from_client(self, peer: "Peer", message: m.AnyMessage, segments: tuple[bytes, ...]) -> None:
         match message:
             case m.Compile():
                 self._compile(peer, message, segments[0])
+            case m.Execute(request, call, priority):
+                self._submit(peer, request, _Payload(call.name, call, segments[0]), priority)
+            case m.Prepare(request):
+                self._submit(peer, request, _Payload("probe"), "foreground")
             case m.Cancel(request):
                 self.feed(ev.Cancelled(ev.RequestId(peer.number, request)))
             case m.StartFailed(reason):
@@ -133,12 +146,22 @@ class Engine:
             case m.Stop(request, now):
                 peer.post(m.Stopping(request))
                 self.drain(now=now)
+            case _:
+                raise ProtocolError(f"{type(message).__name__} is not expected here")
+
+    def _from_forkserver(self, peer: "Peer", message: m.AnyMessage, segments: tuple[bytes, ...]) -> None:
+        match message:
             case m.Ready(seconds):
                 log_event("ready", peer=peer.number, seconds=round(seconds, 3))
                 self.feed(ev.Ready(peer.number))
             case m.Unfit(reason):
                 log_event("unfit", peer=peer.number, reason=reason)
                 self._forkserver_gone(peer, reason)
+            case m.Progress(job, unclaimed):
+                self._running(peer, job)
+                self.feed(ev.Progress(job, unclaimed))
+            case m.Assisted(job):
+                self.feed(ev.Assisted(job, peer.number))
             case m.JobDone():
                 self._job_done(peer, message, segments)
             case m.JobFailed():
@@ -147,21 +170,31 @@ class Engine:
                 raise ProtocolError(f"{type(message).__name__} is not expected here")
 
     def _compile(self, peer: "Peer", message: m.Compile, source: bytes) -> None:
-        request = ev.RequestId(peer.number, message.id)
+        recipe, digest = message.recipe, hashlib.sha256(source).hexdigest()
+        plans = [recipe, msgspec.structs.replace(recipe, best_config="")] if recipe.best_config else [recipe]
+        keys = () if message.fresh else tuple(_key(peer.domain, plan, digest) for plan in plans)
+        payload = _Payload(recipe.name, recipe, source, keys, digest, message.cache_dir)
+        self._submit(peer, message.id, payload, message.priority)
+
+    def _submit(self, peer: "Peer", number: int, payload: _Payload, priority: m.Priority) -> None:
+        request = ev.RequestId(peer.number, number)
         if self.scheduler.knows(request):
-            raise ProtocolError(f"request {message.id} is in flight already; ids are used once")
+            raise ProtocolError(f"request {number} is in flight already; ids are used once")
         if not peer.domain.fingerprint:
             raise ProtocolError("a client that greeted without a toolchain can't have kernels compiled")
-        if len(source) > SOURCE_BYTES:
-            too_large = f"its source has {len(source)} bytes; at most {SOURCE_BYTES} are compiled here"
-            peer.post(m.Failed(message.id, Failure("refused", too_large, message.recipe.name)))
+        if len(payload.body) > SOURCE_BYTES:
+            too_large = f"its source has {len(payload.body)} bytes; at most {SOURCE_BYTES} are compiled here"
+            peer.post(m.Failed(number, Failure("refused", too_large, payload.name)))
             return
-        digest = hashlib.sha256(source).hexdigest()
-        payload = _Payload(_key(peer.domain, message.recipe, digest), message, source, digest)
+        probe = payload.task is None
+        # A call is shared with nobody: no other request can have its key.
+        key, *wider = payload.keys or ("probe" if probe else f"call {request}",)
+        expected = self._estimator.expected(payload.digest, payload.body)
+        submitted = ev.Submitted(
+            request, peer.domain, key, payload.name, priority, expected, wider="".join(wider), probe=probe
+        )
         self._arrived[request] = payload
-        expected = self._estimator.expected(digest, source)
-        name = message.recipe.name
-        self.feed(ev.Submitted(request, peer.domain, payload.key, name, message.priority, expected))
+        self.feed(submitted)
         self._arrived.pop(request, None)
 
     def _job_done(self, peer: "Peer", message: m.JobDone, segments: tuple[bytes, ...]) -> None:
@@ -172,18 +205,19 @@ class Engine:
             raise ProtocolError(f"the result of job {message.job} is damaged: {exc}") from exc
         cost = message.contents.cost
         self._cpu_seconds += cost.cpu
-        self._estimator.learn(payload.digest, cost.cpu)
-        log_event("compiled", job=message.job, kernel=payload.message.recipe.name, units=len(message.contents.units),
+        log_event("compiled", job=message.job, kernel=payload.name, units=len(message.contents.units),
                   wall=round(cost.wall, 3), cpu=round(cost.cpu, 3), peak_rss=cost.peak_rss)  # fmt: skip
         stored = self._results[message.job] = Stored(message.contents, segments)
-        self._publishing[payload.key] = stored
-        self._tasks.start_soon(self._put, payload.key, stored)
+        if payload.keys:
+            self._estimator.learn(payload.digest, cost.cpu)
+            self._publishing[payload.keys[0]] = stored
+            self._tasks.start_soon(self._put, payload.keys[0], stored)
         self.feed(ev.Succeeded(message.job, len(message.contents.units)))
 
     def _job_failed(self, peer: "Peer", message: m.JobFailed) -> None:
         payload = self._running(peer, message.job)
         self._cpu_seconds += message.cost.cpu
-        log_event("failed", job=message.job, kernel=payload.message.recipe.name, kind=message.failure.kind)
+        log_event("failed", job=message.job, kernel=payload.name, kind=message.failure.kind)
         self.feed(ev.JobFailed(message.job, message.failure))
 
     def _running(self, peer: "Peer", job: int) -> _Payload:
@@ -202,18 +236,19 @@ class Engine:
         if self.scheduler.draining:
             self._reconsider()
 
-    def _perform(self, action: act.Action) -> None:
+    def _perform(self, action: act.Action) -> None:  # noqa: C901 - one line for each action
         match action:
-            case act.LookUp(job, key, request):
-                self._payloads[job] = self._arrived.pop(request)
-                self._tasks.start_soon(self._look_up, job, key)
+            case act.LookUp(job, request):
+                payload = self._payloads[job] = self._arrived.pop(request)
+                self._tasks.start_soon(self._look_up, job, payload.keys)
             case act.Run(job, forkserver):
                 self._run(job, forkserver)
+            case act.Assist(job, forkserver):
+                self._post(forkserver, m.Assist(job))
             case act.Kill(job, forkserver):
                 self._post(forkserver, m.Kill(job))
             case act.Answer(request, job, origin):
-                stored = self._results[job]
-                self._post(request.client, m.Compiled(request.id, origin, stored.contents), stored.segments)
+                self._answer(request, job, origin)
             case act.Fail(request, failure):
                 self._post(request.client, m.Failed(request.id, failure))
             case act.AskForForkserver(client):
@@ -229,9 +264,17 @@ class Engine:
 
     def _run(self, job: int, forkserver: int) -> None:
         payload = self._payloads[job]
+        if payload.task is None:
+            raise SchedulerError(f"job {job} is a probe, and probes don't run")
         self._forkserver_of[job] = forkserver
-        spawn = m.Spawn(job, payload.message.recipe, payload.message.cache_dir)
-        self._post(forkserver, spawn, (payload.source,))
+        self._post(forkserver, m.Spawn(job, payload.task, payload.cache_dir), (payload.body,))
+
+    def _answer(self, request: ev.RequestId, job: int, origin: m.Origin) -> None:
+        if self._payloads[job].task is None:
+            self._post(request.client, m.Prepared(request.id))
+        else:
+            stored = self._results[job]
+            self._post(request.client, m.Compiled(request.id, origin, stored.contents), stored.segments)
 
     def _post(self, peer: int, message: m.AnyMessage, segments: tuple[bytes, ...] = ()) -> None:
         if receiver := self._peers.get(peer):
@@ -239,11 +282,15 @@ class Engine:
 
     # ---- store
 
-    async def _look_up(self, job: int, key: str) -> None:
-        # Whoever asks while it is being written must not cause a second compile.
-        stored = self._publishing.get(key)
-        if stored is None:
-            stored = await anyio.to_thread.run_sync(self._store.get, key, limiter=self._reading)
+    async def _look_up(self, job: int, keys: tuple[str, ...]) -> None:
+        stored = None
+        for key in keys:
+            # Whoever asks while it is being written must not cause a second compile.
+            stored = self._publishing.get(key)
+            if stored is None:
+                stored = await anyio.to_thread.run_sync(self._store.get, key, limiter=self._reading)
+            if stored is not None:
+                break
         if stored is not None and job in self._payloads:
             self._results[job] = stored
         self.feed(ev.LookedUp(job, stored is not None))
@@ -306,6 +353,7 @@ def _key(domain: ev.Domain, recipe: m.Recipe, source_digest: str) -> str:
         recipe.name,
         sorted(recipe.environment.items()),
         sorted(recipe.settings.items()),
+        recipe.best_config,
         source_digest,
     )
     return hashlib.sha256(msgspec.msgpack.encode(identity)).hexdigest()

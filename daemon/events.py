@@ -24,7 +24,11 @@ class Domain:
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """A client asks for the kernel behind `key`, which is expected to take `expected` CPU seconds."""
+    """A client asks for the kernel behind `key`, which is expected to take `expected` CPU seconds.
+
+    wider: key of the same kernel with all its configs, whose result will do as well ('': there is none)
+    probe: only asks whether its domain's forkserver is ready, and is answered by that
+    """
 
     request: RequestId
     domain: Domain
@@ -32,6 +36,8 @@ class Submitted:
     kernel: str
     priority: Priority
     expected: float
+    wider: str = ""
+    probe: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +94,22 @@ class ForkserverGone:
 
 
 @dataclass(frozen=True, slots=True)
+class Progress:
+    """So many configs of a running job are taken by no worker."""
+
+    job: int
+    unclaimed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Assisted:
+    """A worker that this forkserver let assist a job has ended."""
+
+    job: int
+    forkserver: int
+
+
+@dataclass(frozen=True, slots=True)
 class Succeeded:
     """A worker answered with this many compiled units."""
 
@@ -124,6 +146,8 @@ Event = (
     | Attached
     | Ready
     | ForkserverGone
+    | Progress
+    | Assisted
     | Succeeded
     | JobFailed
     | Drain

@@ -1,4 +1,4 @@
-"""A job and its phases, as a table, and what is known of a domain; `scheduler`'s docstring draws them."""
+"""A job and its phases, as a table; `scheduler`'s docstring draws them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -9,10 +9,6 @@ from compilepool.daemon.fairqueue import Place
 from compilepool.protocol.errors import Failure
 from compilepool.protocol.messages import Priority
 
-# A forkserver attaches before its imports: an interpreter's start, tens of milliseconds, with room for a loaded host.
-START_SECONDS = 30.0
-# Importing torch takes 4 to 10 s, and minutes from a cold network filesystem.
-WARM_SECONDS = 300.0
 RETRIES = 1
 
 
@@ -51,21 +47,10 @@ class Job:
     kernel: str
     domain: Domain
     expected: float
+    probe: bool = False
     phase: Phase = Phase.LOOKUP
     waiters: dict[RequestId, Priority] = field(default_factory=dict)
     lost: int = 0
-
-
-@dataclass(slots=True)
-class DomainState:
-    """A domain's forkserver, or the attempt to get one."""
-
-    forkserver: int | None = None
-    ready: bool = False
-    asked: int | None = None
-    tried: set[int] = field(default_factory=set)
-    deadline: float | None = None
-    jobs: dict[int, None] = field(default_factory=dict)
 
 
 def place_of(job: Job) -> Place:

@@ -17,13 +17,16 @@ QUEUED    in the fair queue
 RUNNING   a worker compiles it; it holds a slot
 KILLING   nobody wants it any more and the forkserver was told so; it holds its slot until the worker is gone
 
+A *probe* is a request that only asks for its domain's forkserver: its job goes from WAITING to gone when one is ready.
+
 Rules:
 - Every request is answered exactly once, by `Answer` or `Fail`; a cancelled or disconnected one by silence.
-- A slot is held exactly by RUNNING and KILLING jobs.
+- A request joins a job with its own key, or with its wider one.
+- A slot is held exactly by RUNNING and KILLING jobs, and by assistants (`assistance`), which get one only when no job
+  wants it.
 - A forkserver that is lost while it runs a job costs that job one retry; lost again, the job fails as PoolUnavailable.
-- One client of a domain at a time is asked to start its forkserver. One that fails, or takes longer than
-  `START_SECONDS` to attach or `WARM_SECONDS` to be ready, is followed by the next client that has not been tried;
-  when there is none, the domain's waiting jobs fail as PoolUnavailable and the next submission starts afresh.
+- One client of a domain at a time is asked to start its forkserver (`domains`). When there is none left to ask, the
+  domain's waiting jobs fail as PoolUnavailable and the next submission starts afresh.
 - While draining, nothing new starts: what is not running is handed back as PoolUnavailable.
 """
 
@@ -32,15 +35,14 @@ from typing import assert_never
 
 from compilepool.daemon import actions as act
 from compilepool.daemon import events as ev
+from compilepool.daemon.assistance import Assistance
+from compilepool.daemon.domains import START_SECONDS, WARM_SECONDS, Domains, DomainState
 from compilepool.daemon.events import Domain, RequestId
 from compilepool.daemon.fairqueue import FairQueue
 from compilepool.daemon.jobs import (
     HOLDS_SLOT,
     RETRIES,
-    START_SECONDS,
     TRANSITIONS,
-    WARM_SECONDS,
-    DomainState,
     Job,
     Phase,
     SchedulerError,
@@ -48,6 +50,7 @@ from compilepool.daemon.jobs import (
     place_of,
     stopping,
 )
+from compilepool.daemon.requests import Requests
 from compilepool.protocol.errors import Failure
 from compilepool.protocol.messages import Origin
 
@@ -61,10 +64,9 @@ class Scheduler:
         self.counters: Counter[str] = Counter()
         self._jobs: dict[int, Job] = {}
         self._by_key: dict[tuple[Domain, str], Job] = {}
-        self._by_request: dict[RequestId, Job] = {}
-        self._of_client: dict[int, dict[RequestId, None]] = {}
-        self._domains: dict[Domain, DomainState] = {}
-        self._forkservers: dict[int, Domain] = {}
+        self._requests = Requests()
+        self._domains = Domains()
+        self._assistance = Assistance()
         self._queue = FairQueue()
         self._busy = 0
         self._next_job = 1
@@ -73,12 +75,12 @@ class Scheduler:
     def __repr__(self) -> str:
         counts = Counter(job.phase for job in self._jobs.values())
         jobs = ", ".join(f"{counts[phase]} {phase.value}" for phase in Phase if counts[phase]) or "none"
-        return f"<Scheduler [jobs: {jobs} | slots: {self._busy}/{self.slots} | forkservers: {len(self._forkservers)}]>"
+        return f"<Scheduler [jobs: {jobs} | slots: {self.running}/{self.slots} | forkservers: {len(self._domains)}]>"
 
     @property
     def running(self) -> int:
-        """Jobs that hold a slot."""
-        return self._busy
+        """Slots that are held, by jobs and by what assists them."""
+        return self._busy + len(self._assistance)
 
     @property
     def queued(self) -> int:
@@ -97,11 +99,11 @@ class Scheduler:
 
     def knows(self, request: RequestId) -> bool:
         """Whether the request is in flight."""
-        return request in self._by_request
+        return request in self._requests
 
     def deadline(self) -> float | None:
         """When the next `Tick` is due, or None."""
-        return min((d.deadline for d in self._domains.values() if d.deadline is not None), default=None)
+        return self._domains.deadline()
 
     def handle(self, event: ev.Event, now: float) -> list[act.Action]:
         """Take one event at time `now` (seconds, monotonic); the actions to perform, in order."""
@@ -128,6 +130,10 @@ class Scheduler:
                 self._ready(forkserver)
             case ev.ForkserverGone(forkserver, reason):
                 self._forkserver_gone(forkserver, reason, now)
+            case ev.Progress(number, unclaimed):
+                self._progress(number, unclaimed)
+            case ev.Assisted(number, forkserver):
+                self._assistance.ended(number, forkserver)
             case ev.Succeeded(number, units):
                 self._succeeded(number, units)
             case ev.JobFailed(number, failure):
@@ -143,45 +149,35 @@ class Scheduler:
 
     def _submitted(self, event: ev.Submitted) -> None:
         self.counters["requests"] += 1
-        if event.request in self._by_request:
+        if event.request in self._requests:
             raise SchedulerError(f"{event.request} is in flight already")
         if self.draining:
             self._fail(event.request, stopping(event.kernel))
             return
-        job = self._by_key.get((event.domain, event.key)) or self._new_job(event)
-        job.waiters[event.request] = event.priority
-        self._by_request[event.request] = job
-        self._of_client.setdefault(event.request.client, {})[event.request] = None
+        known = (self._by_key.get((event.domain, key)) for key in (event.key, event.wider))
+        job = next(filter(None, known), None) or self._new_job(event)
+        self._requests.add(event.request, job, event.priority)
         if job.phase is Phase.QUEUED:
             self._queue.push(job.number, place_of(job))
 
     def _new_job(self, event: ev.Submitted) -> Job:
-        job = Job(self._next_job, event.key, event.kernel, event.domain, event.expected)
+        job = Job(self._next_job, event.key, event.kernel, event.domain, event.expected, event.probe)
         self._next_job += 1
         self._jobs[job.number] = self._by_key[event.domain, event.key] = job
-        self._actions.append(act.LookUp(job.number, event.key, event.request))
+        self._actions.append(act.LookUp(job.number, event.request))
         return job
 
     def _cancelled(self, request: RequestId) -> None:
-        if job := self._by_request.get(request):
+        if job := self._requests.get(request):
             self.counters["cancelled"] += 1
-            self._release(request)
+            self._requests.release(request)
             self._waiter_left(job)
 
     def _client_gone(self, client: int, now: float) -> None:
-        for request in list(self._of_client.get(client, ())):
+        for request in self._requests.of(client):
             self._cancelled(request)
-        for domain, state in list(self._domains.items()):
-            if state.asked == client and state.forkserver is None:
-                self._ask_next(domain, "the client that was asked to start it disconnected", now)
-
-    def _release(self, request: RequestId) -> None:
-        job = self._by_request.pop(request)
-        del job.waiters[request]
-        mine = self._of_client[request.client]
-        del mine[request]
-        if not mine:
-            del self._of_client[request.client]
+        for domain in self._domains.asked(client):
+            self._ask_next(domain, "the client that was asked to start it disconnected", now)
 
     def _waiter_left(self, job: Job) -> None:
         if job.waiters:
@@ -189,10 +185,7 @@ class Scheduler:
                 self._queue.push(job.number, place_of(job))
             return
         if job.phase is Phase.RUNNING:
-            forkserver = self._domains[job.domain].forkserver
-            if forkserver is None:
-                raise SchedulerError(f"{job} runs without a forkserver")
-            self._actions.append(act.Kill(job.number, forkserver))
+            self._actions.append(act.Kill(job.number, self._forkserver_of(job)))
             self._move(job, Phase.KILLING)
         else:
             self._move(job, Phase.GONE)
@@ -209,10 +202,25 @@ class Scheduler:
         if self.draining:
             self._fail_job(job, stopping(job.kernel))
             return
-        state = self._domains.setdefault(job.domain, DomainState())
-        self._move(job, Phase.QUEUED if state.ready else Phase.WAITING)
-        if state.forkserver is None and state.asked is None:
+        state = self._domains.of(job.domain)
+        if state.ready:
+            self._served(job)
+            return
+        self._move(job, Phase.WAITING)
+        if state.unserved:
             self._ask_next(job.domain, "no client is left to start it", now)
+
+    def _served(self, job: Job) -> None:
+        """Its forkserver is ready: all that a probe wants to know."""
+        if job.probe:
+            self._answer(job, "compiled")
+        else:
+            self._move(job, Phase.QUEUED)
+
+    def _progress(self, number: int, unclaimed: int) -> None:
+        job = self._held(number)
+        if job.phase is Phase.RUNNING:
+            self._assistance.progress(number, self._forkserver_of(job), job.expected, unclaimed)
 
     def _succeeded(self, number: int, units: int) -> None:
         job = self._held(number)
@@ -234,16 +242,16 @@ class Scheduler:
 
     def _answer(self, job: Job, origin: Origin) -> None:
         for request in list(job.waiters):
-            self._release(request)
+            self._requests.release(request)
             self._actions.append(act.Answer(request, job.number, origin))
-            self.counters[f"answered_{origin}"] += 1
+            self.counters["probes" if job.probe else f"answered_{origin}"] += 1
             if origin == "compiled":
                 origin = "joined"
         self._move(job, Phase.GONE)
 
     def _fail_job(self, job: Job, failure: Failure) -> None:
         for request in list(job.waiters):
-            self._release(request)
+            self._requests.release(request)
             self._fail(request, failure)
         self._move(job, Phase.GONE)
 
@@ -252,13 +260,19 @@ class Scheduler:
         self._actions.append(act.Fail(request, failure))
 
     def _dispatch(self) -> None:
-        while self._busy < self.slots and (number := self._queue.pop()) is not None:
+        while self.running < self.slots and (number := self._queue.pop()) is not None:
             job = self._jobs[number]
-            forkserver = self._domains[job.domain].forkserver
-            if forkserver is None:
-                raise SchedulerError(f"{job} is queued without a forkserver")
-            self._actions.append(act.Run(number, forkserver))
+            self._actions.append(act.Run(number, self._forkserver_of(job)))
             self._move(job, Phase.RUNNING)
+        while not self.draining and self.running < self.slots and (assisted := self._assistance.next()):
+            self.counters["assistants"] += 1
+            self._actions.append(act.Assist(*assisted))
+
+    def _forkserver_of(self, job: Job) -> int:
+        forkserver = self._domains.of(job.domain).forkserver
+        if forkserver is None:
+            raise SchedulerError(f"{job} has no forkserver")
+        return forkserver
 
     def _move(self, job: Job, phase: Phase) -> None:
         """The only place where a phase changes; slots, queue and indexes follow it."""
@@ -270,6 +284,8 @@ class Scheduler:
             self._queue.push(job.number, place_of(job))
         else:
             self._queue.remove(job.number)
+        if phase is not Phase.RUNNING:
+            self._assistance.forget(job.number)
         if phase in (Phase.KILLING, Phase.GONE) and self._by_key.get((job.domain, job.key)) is job:
             del self._by_key[job.domain, job.key]
         if phase is Phase.GONE:
@@ -279,7 +295,7 @@ class Scheduler:
 
     def _follow(self, job: Job) -> None:
         """Keep the domain's list of its jobs (those past the lookup)."""
-        if state := self._domains.get(job.domain):
+        if state := self._domains.known(job.domain):
             if job.phase is Phase.GONE:
                 state.jobs.pop(job.number, None)
             else:
@@ -288,36 +304,31 @@ class Scheduler:
     # ---- forkservers
 
     def _attached(self, forkserver: int, domain: Domain, now: float) -> None:
-        state = self._domains.setdefault(domain, DomainState())
-        if self.draining or state.forkserver is not None:
+        state = self._domains.known(domain)
+        if self.draining or (state and state.forkserver is not None):
             reason = "the daemon is stopping" if self.draining else "one is attached already for this toolchain"
             self._actions.append(act.Retire(forkserver, reason))
-            return
-        self._forkservers[forkserver] = domain
-        state.forkserver, state.ready, state.deadline = forkserver, False, now + WARM_SECONDS
+        else:
+            self._domains.attach(forkserver, domain, now)
 
     def _ready(self, forkserver: int) -> None:
-        domain = self._forkservers.get(forkserver)
-        if domain is None:
-            return
-        state = self._domains[domain]
-        state.ready, state.asked, state.deadline = True, None, None
-        state.tried.clear()
-        self.counters["forkservers_started"] += 1
-        for number in list(state.jobs):
-            if self._jobs[number].phase is Phase.WAITING:
-                self._move(self._jobs[number], Phase.QUEUED)
+        if state := self._domains.ready(forkserver):
+            self.counters["forkservers_started"] += 1
+            for number in list(state.jobs):
+                if self._jobs[number].phase is Phase.WAITING:
+                    self._served(self._jobs[number])
 
     def _forkserver_gone(self, forkserver: int, reason: str, now: float) -> None:
-        domain = self._forkservers.pop(forkserver, None)
-        if domain is None:
+        served = self._domains.served_by(forkserver)
+        if served is None:
             return
-        state = self._domains[domain]
+        state = self._domains.of(served)
         self.counters["forkservers_lost"] += state.ready
-        state.forkserver, state.ready, state.deadline = None, False, None
+        self._domains.gone(forkserver)
+        self._assistance.lost(forkserver)
         for number in list(state.jobs):
             self._forkserver_lost(self._jobs[number], reason)
-        self._ask_next(domain, reason, now)
+        self._ask_next(served, reason, now)
 
     def _forkserver_lost(self, job: Job, reason: str) -> None:
         if job.phase is Phase.KILLING:
@@ -333,32 +344,23 @@ class Scheduler:
                 self._move(job, Phase.WAITING)
 
     def _start_failed(self, client: int, reason: str, now: float) -> None:
-        for domain, state in list(self._domains.items()):
-            if state.asked == client and state.forkserver is None:
-                self._ask_next(domain, reason, now)
+        for domain in self._domains.asked(client):
+            self._ask_next(domain, reason, now)
 
     def _ask_next(self, domain: Domain, reason: str, now: float) -> None:
         """Ask a client that waits and has not been tried; if there is none, give the waiting jobs back."""
-        state = self._domains[domain]
-        state.asked = state.deadline = None
-        waiting = [self._jobs[number] for number in state.jobs if self._jobs[number].phase is Phase.WAITING]
-        candidate = next((c for c in clients_of(waiting) if c not in state.tried), None)
-        if candidate is not None and not self.draining:
-            state.tried.add(candidate)
-            state.asked, state.deadline = candidate, now + START_SECONDS
-            self._actions.append(act.AskForForkserver(candidate))
+        numbers = self._domains.of(domain).jobs
+        waiting = [self._jobs[number] for number in numbers if self._jobs[number].phase is Phase.WAITING]
+        client = self._domains.ask(domain, () if self.draining else clients_of(waiting), now)
+        if client is not None:
+            self._actions.append(act.AskForForkserver(client))
             return
         for job in waiting:
             self._fail_job(job, Failure("unavailable", f"no forkserver could be started: {reason}", job.kernel))
-        if not state.jobs:
-            del self._domains[domain]
-        else:
-            state.tried.clear()
+        self._domains.give_up(domain)
 
     def _tick(self, now: float) -> None:
-        for domain, state in list(self._domains.items()):
-            if state.deadline is None or now < state.deadline:
-                continue
+        for domain, state in self._domains.late(now):
             if state.forkserver is None:
                 self._ask_next(domain, f"none attached within {START_SECONDS:.0f} s", now)
             else:
@@ -373,7 +375,7 @@ class Scheduler:
         for job in list(self._jobs.values()):
             if job.phase is Phase.RUNNING and at_once:
                 for request in list(job.waiters):
-                    self._release(request)
+                    self._requests.release(request)
                     self._fail(request, stopping(job.kernel))
                 self._waiter_left(job)
             elif job.phase not in HOLDS_SLOT:
@@ -385,16 +387,14 @@ class Scheduler:
         """Raise AssertionError if the parts of the state contradict each other."""
         held = [job for job in self._jobs.values() if job.phase in HOLDS_SLOT]
         assert self._busy == len(held), f"{self._busy} slots counted, {len(held)} held"
-        assert self._busy <= self.slots, f"{self._busy} of {self.slots} slots are held"
-        assert {r for job in self._jobs.values() for r in job.waiters} == set(self._by_request)
-        assert {r for mine in self._of_client.values() for r in mine} == set(self._by_request)
+        assert self.running <= self.slots, f"{self.running} of {self.slots} slots are held"
+        self._requests.check_invariants({request for job in self._jobs.values() for request in job.waiters})
         for job in self._jobs.values():
             assert bool(job.waiters) == (job.phase is not Phase.KILLING), f"{job} has the wrong waiters"
             assert (job.number in self._queue) == (job.phase is Phase.QUEUED), f"{job} is misplaced"
-            assert all(self._by_request[request] is job for request in job.waiters)
-            state = self._domains.get(job.domain, DomainState())
+            assert all(self._requests.get(request) is job for request in job.waiters)
+            state = self._domains.known(job.domain) or DomainState()
             assert job.phase is not Phase.QUEUED or state.ready, f"{job} is queued for no forkserver"
             assert job.phase is not Phase.WAITING or not state.ready, f"{job} waits beside a ready forkserver"
-            trying = state.forkserver is not None or state.asked is not None
-            assert job.phase is not Phase.WAITING or trying, f"{job} waits for nothing"
-        assert self.draining or self._busy == self.slots or not len(self._queue), "a slot is free and a job is queued"
+            assert job.phase is not Phase.WAITING or not state.unserved, f"{job} waits for nothing"
+        assert self.draining or self.running == self.slots or not len(self._queue), "a slot is free and a job is queued"

@@ -121,7 +121,9 @@ class Server:
     async def _connection(self, connected: socket.socket) -> None:
         pid, uid, _ = _UCRED.unpack(connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
         peer = Peer(next(self._numbers), pid, uid)
-        peer.post(m.Welcome(m.PROTOCOL_MIN, m.PROTOCOL_MAX, CAPABILITIES, self._engine.instance))
+        peer.post(
+            m.Welcome(m.PROTOCOL_MIN, m.PROTOCOL_MAX, CAPABILITIES, self._engine.instance, self._engine.config.slots)
+        )
         async with await anyio.abc.UNIXSocketStream.from_socket(connected) as stream:
             with peer.scope:
                 async with anyio.create_task_group() as tasks:

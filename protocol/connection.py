@@ -54,7 +54,7 @@ _OPEN_FROM = {"client": _decoder(m.FromClient), "forkserver": _decoder(m.FromFor
 _ENCODER = msgspec.msgpack.Encoder()
 
 # How many payload segments a message has; a message that is not here has none.
-_ONE_SEGMENT = (m.Compile, m.Spawn)
+_ONE_SEGMENT = (m.Compile, m.Execute, m.Spawn)
 _CONTENTS = (m.Compiled, m.JobDone)
 
 

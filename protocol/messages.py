@@ -32,12 +32,13 @@ class Greeting(msgspec.Struct, frozen=True, tag_field="type"):
 
 
 class Welcome(Greeting, frozen=True, tag="welcome"):
-    """Daemon's first message: which protocols it speaks, what it can do, and which run of it this is."""
+    """Daemon's first message: which protocols it speaks, what it can do, which run of it this is, workers at once."""
 
     protocol_min: int
     protocol_max: int
     capabilities: list[str]
     instance: str
+    slots: int = 1
 
 
 class Hello(Greeting, frozen=True, tag="hello"):
@@ -51,17 +52,31 @@ class Hello(Greeting, frozen=True, tag="hello"):
 # ---- what is compiled
 
 
-class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="kernel"):
     """Everything but the source that decides what a kernel compiles to.
 
     name: the kernel's name in the source
     environment: the compile's variables, complete: one that is not here is unset in the worker
     settings: torch._inductor.config values that the client changed
+    best_config: what the client's autotune cache holds for the kernel (JSON with sorted keys), or '': only that config
+        is compiled, unless a result with all configs is there
     """
 
     name: str
     environment: dict[str, str]
     settings: dict[str, Setting]
+    best_config: str = ""
+
+
+class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="call"):
+    """A pickled callable without arguments, to be called in a worker; its result is pickled too.
+
+    name: what it is, for messages and logs
+    environment: as a recipe's
+    """
+
+    name: str
+    environment: dict[str, str]
 
 
 class Unit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -70,12 +85,16 @@ class Unit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     config: the config as a person reads it, e.g. 'XBLOCK=1024, num_warps=4, num_stages=1'
     directory: name of its directory in a Triton cache
     files: names in that directory, in the order of their segments
+    registers: of one thread, as the device binary says; None where it does not
+    spills: 32-bit words of one thread that are kept in memory for want of registers; None where it is not said
     """
 
     config: str
     triton_hash: str
     directory: str
     files: list[str]
+    registers: int | None = None
+    spills: int | None = None
 
 
 class Dropped(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -94,7 +113,7 @@ class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Contents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a job yields. Segments: the pickled autotuner, then each unit's files.
+    """What a job yields. Segments: the pickled autotuner (or a call's pickled result), then each unit's files.
 
     checksums: SHA-256 of each segment, in hexadecimal
     """
@@ -113,12 +132,28 @@ class Compile(Message, frozen=True, tag="compile"):
 
     cache_dir: the client's Inductor cache directory ('' for the default): where line tables say the source is;
         no part of the kernel's identity
+    fresh: compile it whatever is known, and keep nothing
     """
 
     id: int
     recipe: Recipe
     priority: Priority = "foreground"
     cache_dir: str = ""
+    fresh: bool = False
+
+
+class Execute(Message, frozen=True, tag="execute"):
+    """Run a callable in a worker. Segment: its pickle. Never shared, never stored; answered as a `Compile`."""
+
+    id: int
+    call: Call
+    priority: Priority = "foreground"
+
+
+class Prepare(Message, frozen=True, tag="prepare"):
+    """Have a forkserver for this client's uid and toolchain, and say when it is ready."""
+
+    id: int
 
 
 class Cancel(Message, frozen=True, tag="cancel"):
@@ -150,7 +185,7 @@ class StartFailed(Message, frozen=True, tag="start-failed"):
 
 
 class Compiled(Message, frozen=True, tag="compiled"):
-    """The answer to a `Compile`. Segments as `Contents` says.
+    """The answer to a `Compile` or `Execute`. Segments as `Contents` says.
 
     origin: compiled for this request, joined to one already in flight, or read from the store
     """
@@ -161,10 +196,16 @@ class Compiled(Message, frozen=True, tag="compiled"):
 
 
 class Failed(Message, frozen=True, tag="failed"):
-    """The answer to a `Compile` that failed."""
+    """The answer to a `Compile`, `Execute` or `Prepare` that failed."""
 
     id: int
     failure: Failure
+
+
+class Prepared(Message, frozen=True, tag="prepared"):
+    """The answer to a `Prepare`: a forkserver is ready."""
+
+    id: int
 
 
 class StartForkserver(Message, frozen=True, tag="start-forkserver"):
@@ -214,15 +255,21 @@ class Refusal(Message, frozen=True, tag="refusal"):
 
 
 class Spawn(Message, frozen=True, tag="spawn"):
-    """Fork a worker for one job. Segment: the source, UTF-8."""
+    """Let a worker do one job. Segment: the source (UTF-8), or the pickled callable."""
 
     job: int
-    recipe: Recipe
+    task: Recipe | Call
     cache_dir: str
 
 
+class Assist(Message, frozen=True, tag="assist"):
+    """Let another worker compile one config of a job that runs; answered by `Assisted`."""
+
+    job: int
+
+
 class Kill(Message, frozen=True, tag="kill"):
-    """Kill the worker of a job and everything it started; answered by `JobFailed` if it had not ended by itself."""
+    """Kill the workers of a job and what they started; answered by `JobFailed` if it had not ended by itself."""
 
     job: int
 
@@ -248,6 +295,19 @@ class Unfit(Message, frozen=True, tag="unfit"):
     reason: str
 
 
+class Progress(Message, frozen=True, tag="progress"):
+    """So many configs of a job are taken by no worker yet. Only jobs of several configs say so."""
+
+    job: int
+    unclaimed: int
+
+
+class Assisted(Message, frozen=True, tag="assisted"):
+    """A worker that assisted has ended: there was a config for it, or not, or its job is over."""
+
+    job: int
+
+
 class JobDone(Message, frozen=True, tag="job-done"):
     """A worker's result. Segments as `Contents` says."""
 
@@ -263,8 +323,8 @@ class JobFailed(Message, frozen=True, tag="job-failed"):
     cost: Cost
 
 
-ToClient = Compiled | Failed | StartForkserver | Status | Stopping | Refusal
-ToForkserver = Spawn | Kill | Retire | Refusal
-FromClient = Compile | Cancel | GetStatus | Stop | StartFailed
-FromForkserver = Ready | Unfit | JobDone | JobFailed
+ToClient = Compiled | Failed | Prepared | StartForkserver | Status | Stopping | Refusal
+ToForkserver = Spawn | Assist | Kill | Retire | Refusal
+FromClient = Compile | Execute | Prepare | Cancel | GetStatus | Stop | StartFailed
+FromForkserver = Ready | Unfit | Progress | Assisted | JobDone | JobFailed
 AnyMessage = Greeting | Message

@@ -68,8 +68,8 @@ class Daemon:
         return psutil.Process(int(described.split("pid ")[1].split(",")[0]))
 
     def workers(self) -> list[psutil.Process]:
-        """The processes that compile now."""
-        return list(self.forkserver().children())
+        """The processes that compile now (idle ones wait beside them)."""
+        return [worker for worker in self.forkserver().children() if worker.name() == "cpool-worker"]
 
     def close(self) -> None:
         """End it and its forkservers."""

@@ -2,17 +2,24 @@
 
 The steps and their order are those of `torch._inductor.runtime.compile_tasks._worker_compile_triton`: load the source,
 `CachingAutotuner.precompile(warm_cache_only=True)`, `prepare_for_pickle`, pickle. Two things differ, so that the result
-does not depend on where it was made:
+does not depend on where it was made, and two so that a program has nothing left to compile or to wait for:
 
 - The source is written to a scratch directory, but compiled as if it stood in the client's cache: its path is in the
   binary's line tables. `__file__` stays in the scratch directory, since torch looks beside it for cached best configs.
 - Paths in the pickle are relative to named roots (`protocol.portable`).
+- A kernel of several configs may be compiled by several workers (`board`): the lead takes one config after the other,
+  an assistant one that nobody has taken. The lead then runs torch's own loop, for which everything is there.
+- The smaller reduction blocks that torch tries when a kernel takes many registers are compiled too (`rblock`).
 """
 
 import io
+import json
 import linecache
+import math
 import os
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,7 +31,11 @@ from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 from torch._inductor.runtime.runtime_utils import triton_hash_to_path_key
 from triton.backends.compiler import GPUTarget
 
+from compilepool.daemon.worker.autotune import write_best
+from compilepool.daemon.worker.binary import resources
+from compilepool.daemon.worker.board import Board
 from compilepool.daemon.worker.headless import headless
+from compilepool.daemon.worker.rblock import scale_rblock
 from compilepool.protocol.contents import checksum
 from compilepool.protocol.errors import CompileError
 from compilepool.protocol.messages import Contents, Cost, Dropped, Recipe, Unit
@@ -55,7 +66,7 @@ class Scratch:
     def enter(self) -> None:
         """Make the directories, and let this process's torch and Triton use them."""
         for directory in (self.inductor, self.triton):
-            directory.mkdir(parents=True)
+            directory.mkdir(parents=True, exist_ok=True)
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(self.inductor)
         os.environ["TRITON_CACHE_DIR"] = str(self.triton)
 
@@ -69,26 +80,55 @@ def scratch(root: Path, cache_dir: str) -> Scratch:
     return Scratch(root, cache_dir or _DEFAULT_CACHE)
 
 
-def compile_kernel(recipe: Recipe, source: str, place: Scratch) -> tuple[Contents, list[bytes]]:
+def compile_kernel(recipe: Recipe, source: str, place: Scratch, board: Board) -> tuple[Contents, list[bytes]]:
     """Compile every config of one kernel: the contents (without their cost) and their segments.
 
     Raises CompileError, with the compiler's own message and the config it was about.
     """
+    with _loaded(recipe, source, place) as autotuner:
+        attempts = Attempts(autotuner, recipe.name)
+        attempts.compile_all(board)
+        scale_rblock(autotuner, place.triton)
+        autotuner.prepare_for_pickle()
+        return _collect(autotuner, attempts.dropped, place)
+
+
+def assist(recipe: Recipe, source: str, place: Scratch, board: Board) -> None:
+    """Compile one config that nobody has taken, into the lead's directory; who fails leaves it to the lead."""
+    with _loaded(recipe, source, place) as autotuner:
+        if len(board) == len(autotuner.configs):
+            attempts = Attempts(autotuner, recipe.name)
+            for index in board.claims(attempts.order()):
+                attempts.compile(index)
+                return
+
+
+@contextmanager
+def _loaded(recipe: Recipe, source: str, place: Scratch) -> Iterator[Any]:
+    """The kernel's autotuner, for its target and with its settings."""
     compile_tasks._set_triton_ptxas_path()
-    with inductor_config.patch(dict(recipe.settings)), headless() as driver:
+    with inductor_config.patch(_settings(recipe)), headless() as driver:
         try:
-            autotuner = load_autotuner(recipe.name, source, place)
+            autotuner = load_autotuner(recipe.name, source, place, recipe.best_config)
         except Exception as exc:
             raise CompileError(f"its source can't be executed: {_said(exc)}", recipe.name) from exc
         driver.target = target_of(autotuner)
-        dropped = _precompile(autotuner, recipe.name)
-        autotuner.prepare_for_pickle()
-        return _collect(autotuner, dropped, place)
+        yield autotuner
 
 
-def load_autotuner(name: str, source: str, place: Scratch) -> Any:
+def _settings(recipe: Recipe) -> dict[str, Any]:
+    """As torch has them: what is no plain value travels as JSON."""
+    settings: dict[str, Any] = dict(recipe.settings)
+    if table := settings.get("autotune_lookup_table"):
+        settings["autotune_lookup_table"] = json.loads(table)
+    return settings
+
+
+def load_autotuner(name: str, source: str, place: Scratch, best_config: str = "") -> Any:
     """Execute a kernel's source and return its CachingAutotuner; whatever the source raises, this raises."""
     key, path = PyCodeCache.write(source)
+    if best_config:
+        write_best(path, best_config)
     shown = path.replace(str(place.inductor), place.shown, 1)
     linecache.cache[shown] = (len(source), None, _lines(source), shown)
     # torch's own name for it: Triton hashes the name into the keys of some kernels.
@@ -110,35 +150,68 @@ def target_of(autotuner: Any) -> GPUTarget:
     return GPUTarget(props.type, props.cc, props.warp_size or 32)
 
 
-@dataclass(slots=True)
-class _Attempts:
-    """What became of each config."""
+class Attempts:
+    """Compiles the configs of an autotuner, each once, and keeps what became of them."""
 
-    current: str = ""
-    dropped: list[Dropped] = field(default_factory=list)
+    def __init__(self, autotuner: Any, name: str) -> None:
+        self.dropped: list[Dropped] = []
+        self._autotuner = autotuner
+        self._name = name
+        self._compile = autotuner._precompile_config
+        self._configs: list[Any] = list(autotuner.configs)
+        self._results: dict[int, Any] = {}
+        self._failed: dict[int, Exception] = {}
 
+    def order(self) -> list[int]:
+        """The configs' numbers, those first that are expected to take longest: the most elements for one thread."""
+        return sorted(range(len(self._configs)), key=lambda index: -_elements_of_a_thread(self._configs[index]))
 
-def _precompile(autotuner: Any, name: str) -> list[Dropped]:
-    """Compile all configs; those that CachingAutotuner drops are returned with the reason."""
-    attempts = _Attempts()
-    compile_config = autotuner._precompile_config
-
-    def noted(config: Any) -> Any:
-        attempts.current = str(config)
+    def compile(self, index: int) -> None:
+        """Compile one config, and keep its result or what was raised."""
         try:
-            return compile_config(config)
-        except Exception as exc:
-            attempts.dropped.append(Dropped(str(config), _said(exc)))
-            raise
+            self._results[index] = self._compile(self._configs[index])
+        except Exception as exc:  # noqa: BLE001 - torch's loop decides which of them drop a config
+            self._failed[index] = exc
 
-    autotuner._precompile_config = noted
-    try:
-        autotuner.precompile(warm_cache_only=True)
-    except Exception as exc:
-        raise CompileError(f"config {attempts.current}: {_said(exc)}", name) from exc
-    finally:
-        del autotuner._precompile_config
-    return attempts.dropped
+    def compile_all(self, board: Board) -> None:
+        """Compile all configs together with whoever assists, then let torch's own loop choose from the results.
+
+        Raises CompileError as that does: configs that CachingAutotuner drops are kept with their reasons.
+        """
+        if len(self._configs) > 1:
+            board.lay_out(len(self._configs))
+            for index in board.claims(self.order()):
+                self.compile(index)
+        self._autotuner._precompile_config = lambda config: self._look_up(config, board)
+        try:
+            self._autotuner.precompile(warm_cache_only=True)
+        except Exception as exc:
+            raise self._error(exc) from exc
+        finally:
+            del self._autotuner._precompile_config
+
+    def _look_up(self, config: Any, board: Board) -> Any:
+        index = next(number for number, known in enumerate(self._configs) if known is config)
+        if index not in self._results and index not in self._failed:
+            if len(self._configs) > 1:
+                board.wait(index)
+            self.compile(index)
+        if (error := self._failed.get(index)) is not None:
+            self.dropped.append(Dropped(str(config), _said(error)))
+            raise error
+        return self._results[index]
+
+    def _error(self, exc: Exception) -> CompileError:
+        """What ended torch's loop: one config's error, or that no config was left, and why."""
+        reasons = [f"config {dropped.config}: {dropped.reason}" for dropped in self.dropped]
+        ended = _said(exc)
+        told = reasons[-1:] if reasons and self.dropped[-1].reason == ended else [ended, *reasons]
+        return CompileError("; ".join(told), self._name)
+
+
+def _elements_of_a_thread(config: Any) -> float:
+    blocks = [value for name, value in config.kwargs.items() if "BLOCK" in name and isinstance(value, int)]
+    return float(math.prod(blocks) / max(1, config.num_warps))
 
 
 def _collect(autotuner: Any, dropped: list[Dropped], place: Scratch) -> tuple[Contents, list[bytes]]:
@@ -148,7 +221,9 @@ def _collect(autotuner: Any, dropped: list[Dropped], place: Scratch) -> tuple[Co
         directory = triton_hash_to_path_key(result.kernel.hash)
         files = sorted(file for file in (place.triton / directory).iterdir() if not file.name.startswith("__grp__"))
         segments += [file.read_bytes() for file in files]
-        units.append(Unit(str(result.config), result.kernel.hash, directory, [file.name for file in files]))
+        taken = resources(place.triton / directory)
+        said = (taken.registers, taken.spills) if taken else (None, None)
+        units.append(Unit(str(result.config), result.kernel.hash, directory, [file.name for file in files], *said))
     return Contents(units, dropped, [checksum(segment) for segment in segments], _NO_COST), segments
 
 

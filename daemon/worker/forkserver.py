@@ -1,6 +1,8 @@
 """The forkserver: imports torch and triton once, compiles once, then forks a worker for every job it is given.
 
-    attach (socket, Hello) --> import, warm up, prove one thread --> Ready --> loop: Spawn -> fork, child gone -> answer
+    attach (socket, Hello) -> import, warm up, prove one thread -> Ready -> loop: Spawn -> begin, worker gone -> answer
+
+Workers are forked ahead, `STANDBY` of them, when there is nothing else to do: a job that comes finds one waiting.
 
 It attaches before it imports, so that the daemon knows within milliseconds that one is on its way and notices at once
 when it dies. It has one thread and no event loop: `fork` copies only the calling thread, and a lock that another one
@@ -24,6 +26,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from compilepool.daemon.worker.no_driver import occupy
 from compilepool.daemon.worker.scratch import scratch_root
 from compilepool.protocol import messages as m
@@ -34,7 +38,9 @@ from compilepool.protocol.frames import Buffer
 from compilepool.protocol.toolchain import Toolchain
 
 if TYPE_CHECKING:
-    from compilepool.daemon.worker.child import Child, Outcome
+    from compilepool.daemon.worker.board import Board
+    from compilepool.daemon.worker.exchange import Order
+    from compilepool.daemon.worker.process import Job, Outcome, Worker
 
 # Libraries read these when they are loaded; torch's CUDA build has 17 threads without them. No worker may see a device.
 ENVIRONMENT = {
@@ -47,6 +53,8 @@ ENVIRONMENT = {
 }
 CONNECT_SECONDS = 10.0
 IDLE_EXIT_SECONDS = 900.0
+# Idle workers; half of what a burst on 16 slots wants at once. One costs page tables, 1 to 2 MB.
+STANDBY = 8
 _RECEIVE_BYTES = 1 << 18
 
 
@@ -73,6 +81,7 @@ class DaemonLink:
 
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
+        self.slots = 1
         self._connection = Connection(End.FORKSERVER)
         self._unsent: deque[memoryview] = deque()
 
@@ -91,6 +100,7 @@ class DaemonLink:
                     protocol = choose_protocol(received.message)
                     if protocol is None:
                         raise PoolUnavailable("the daemon speaks no protocol that this forkserver speaks")
+                    self.slots = received.message.slots
                     self._sendall(m.Hello(protocol, "forkserver", toolchain))
                     self.socket.setblocking(False)
                     return
@@ -154,12 +164,14 @@ class Forkserver:
         self._link = link
         self._root = root
         self._idle_exit = idle_exit
-        self._children: dict[int, Child] = {}
+        self._workers: dict[int, Worker] = {}
+        self._idle: list[Worker] = []
+        self._leads: dict[int, Worker] = {}
         self._selector = selectors.DefaultSelector()
         self._wake_reader, self._wake_writer = socket.socketpair()
 
     def __repr__(self) -> str:
-        return f"<Forkserver [pid {os.getpid()} | workers: {len(self._children)}]>"
+        return f"<Forkserver [pid {os.getpid()} | workers: {len(self._workers)}, {len(self._idle)} of them idle]>"
 
     def run(self) -> str:
         """Serve until there is a reason not to; returns the reason."""
@@ -202,13 +214,19 @@ class Forkserver:
     def _turn(self) -> None:
         interest = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._link.sending else 0)
         self._selector.modify(self._link.socket, interest)
-        ready = self._selector.select(None if self._children else self._idle_exit)
-        if not ready and not self._children:
+        short = len(self._idle) < min(self._link.slots, STANDBY)
+        working = len(self._workers) > len(self._idle)
+        ready = self._selector.select(0 if short else None if working else self._idle_exit)
+        if not ready and short:
+            self._idle.append(self._fork())
+        elif not ready and not working:
             raise Retired(f"idle for {self._idle_exit:.0f} s")
         for key, events in ready:
             if key.fileobj is self._wake_reader:
                 self._drain_wake_ups()
                 self._reap()
+            elif key.fileobj is not self._link.socket:
+                self._claims(key.data)
             elif events & selectors.EVENT_READ:
                 for message, segments in self._link.read():
                     self._take(message, segments)
@@ -218,10 +236,11 @@ class Forkserver:
         match message:
             case m.Spawn():
                 self._spawn(message, segments[0])
+            case m.Assist(job):
+                self._assist(job)
             case m.Kill(job):
-                for child in self._children.values():
-                    if child.job == job:
-                        child.kill()
+                for worker in self._of(job):
+                    worker.kill()
             case m.Retire(reason):
                 raise Retired(reason)
             case m.Refusal(failure):
@@ -229,31 +248,96 @@ class Forkserver:
             case _:
                 raise Retired(f"the daemon sent {type(message).__name__}")
 
-    def _spawn(self, spawn: m.Spawn, source: bytes) -> None:
-        from compilepool.daemon.worker.child import fork_child
+    # ---- workers
+
+    def _of(self, job: int) -> "list[Worker]":
+        return [worker for worker in self._workers.values() if worker.job and worker.job.number == job]
+
+    def _fork(self) -> "Worker":
+        from compilepool.daemon.worker.process import fork_worker
 
         self._check_single_thread()
+        worker = fork_worker(_work)
+        self._workers[worker.pid] = worker
+        return worker
+
+    def _begin(self, job: "Job", *, assisting: bool = False) -> "Worker":
+        """Put a worker to a job; OSError if there is none and none can be forked."""
+        while self._idle:
+            worker = self._idle.pop()
+            # One that was killed while it waited is reaped in its turn.
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                worker.begin(job, assisting=assisting)
+                return self._listen(worker)
+        worker = self._fork()
+        worker.begin(job, assisting=assisting)
+        return self._listen(worker)
+
+    def _listen(self, worker: "Worker") -> "Worker":
+        self._selector.register(worker.control, selectors.EVENT_READ, worker)
+        return worker
+
+    def _spawn(self, spawn: m.Spawn, body: bytes) -> None:
+        from compilepool.daemon.worker.process import open_job
+
         try:
-            child = fork_child(spawn.job, spawn.recipe, source, spawn.cache_dir, self._root, _compile)
+            self._leads[spawn.job] = self._begin(open_job(spawn, body, self._root))
         except OSError as exc:
-            failure = Failure("unavailable", f"no worker could be forked: {exc}", spawn.recipe.name)
+            failure = Failure("unavailable", f"no worker could be forked: {exc}", spawn.task.name)
             self._link.post(m.JobFailed(spawn.job, failure, m.Cost(0.0, 0.0, 0)))
-        else:
-            self._children[child.pid] = child
+
+    def _assist(self, number: int) -> None:
+        lead = self._leads.get(number)
+        try:
+            if lead and lead.job:
+                self._begin(lead.job, assisting=True)
+                return
+        except OSError:
+            # Its lead does it all.
+            pass
+        self._link.post(m.Assisted(number))
+
+    def _claims(self, worker: "Worker") -> None:
+        claims = worker.claims()
+        if claims is None:
+            self._selector.unregister(worker.control)
+        elif worker.job and worker.job.number in self._leads:
+            self._link.post(m.Progress(worker.job.number, claims))
 
     def _reap(self) -> None:
-        from compilepool.daemon.worker.child import has_ended, reap
+        from compilepool.daemon.worker.process import has_ended, reap
 
-        for child in list(self._children.values()):
-            if has_ended(child):
-                del self._children[child.pid]
-                self._answer(reap(child))
+        for worker in list(self._workers.values()):
+            if has_ended(worker):
+                with contextlib.suppress(KeyError):
+                    self._selector.unregister(worker.control)
+                del self._workers[worker.pid]
+                self._ended(worker, reap(worker))
 
-    def _answer(self, outcome: "Outcome") -> None:
+    def _ended(self, worker: "Worker", outcome: "Outcome") -> None:
+        job = worker.job
+        if job is None:
+            if worker in self._idle:
+                self._idle.remove(worker)
+        elif worker.assisting:
+            job.assistants_cpu += outcome.cost.cpu
+            self._link.post(m.Assisted(job.number))
+        else:
+            del self._leads[job.number]
+            job.close()
+            for assistant in self._of(job.number):
+                assistant.kill()
+            self._answer(job, outcome)
+        if job is not None and job.number not in self._leads:
+            job.clean_up()
+
+    def _answer(self, job: "Job", outcome: "Outcome") -> None:
+        cost = msgspec.structs.replace(outcome.cost, cpu=outcome.cost.cpu + job.assistants_cpu)
         if outcome.contents is not None:
-            self._link.post(m.JobDone(outcome.job, outcome.contents), outcome.segments)
+            contents = msgspec.structs.replace(outcome.contents, cost=cost)
+            self._link.post(m.JobDone(job.number, contents), outcome.segments)
         elif outcome.failure is not None:
-            self._link.post(m.JobFailed(outcome.job, outcome.failure, outcome.cost))
+            self._link.post(m.JobFailed(job.number, outcome.failure, cost))
 
     def _drain_wake_ups(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -270,23 +354,29 @@ class Forkserver:
             raise Retired(f"unfit: {reason}")
 
     def _kill_all(self) -> None:
-        from compilepool.daemon.worker.child import reap
+        from compilepool.daemon.worker.process import reap
 
-        for child in self._children.values():
-            child.kill()
-            reap(child)
+        for worker in self._workers.values():
+            worker.kill()
+            reap(worker)
 
 
-def _compile(recipe: m.Recipe, source: bytes, root: Path, cache_dir: str) -> tuple[m.Contents, list[bytes]]:
-    from compilepool.daemon.worker.compile import compile_kernel, scratch
+def _work(order: "Order", body: bytes, board: "Board", assisting: bool) -> tuple[m.Contents, list[bytes]] | None:
+    from compilepool.daemon.worker import compile as kernels
+    from compilepool.daemon.worker.call import call
 
+    if isinstance(order.task, m.Call):
+        return call(order.task, body)
     try:
-        text = source.decode()
+        source = body.decode()
     except UnicodeDecodeError as exc:
-        raise CompileError(f"its source is not UTF-8: {exc}", recipe.name) from exc
-    place = scratch(root, cache_dir)
+        raise CompileError(f"its source is not UTF-8: {exc}", order.task.name) from exc
+    place = kernels.scratch(Path(order.scratch), order.cache_dir)
     place.enter()
-    return compile_kernel(recipe, text, place)
+    if assisting:
+        kernels.assist(order.task, source, place, board)
+        return None
+    return kernels.compile_kernel(order.task, source, place, board)
 
 
 def _retire_on_signal(number: int, _frame: object) -> None:

@@ -7,6 +7,7 @@ The kernel has several configs, a reduction and a libdevice call, because each o
 
 from pathlib import Path
 
+from compilepool.daemon.worker.board import own_board
 from compilepool.daemon.worker.compile import compile_kernel, scratch
 from compilepool.protocol.messages import Recipe
 
@@ -47,4 +48,4 @@ def warm_up(root: Path) -> None:
     """Compile once, in this process, below the scratch directory `root`; raises CompileError if even that fails."""
     place = scratch(root, "")
     place.enter()
-    compile_kernel(Recipe("warmup", {}, {}), _SOURCE, place)
+    compile_kernel(Recipe("warmup", {}, {}), _SOURCE, place, own_board())

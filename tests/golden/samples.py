@@ -25,10 +25,11 @@ _TOOLCHAIN = Toolchain(
     libraries="",
     compilepool="0.1.0 at /venv/compilepool (22)",
 )
-_RECIPE = m.Recipe("triton_poi_0", {"TRITON_DEBUG": "1"}, {"use_static_triton_launcher": True})
+_RECIPE = m.Recipe("triton_poi_0", {"TRITON_DEBUG": "1"}, {"use_static_triton_launcher": True}, '{"XBLOCK": 1024}')
+_CALL = m.Call("_worker_compile_pycodecache_kernel", {"TRITON_DEBUG": "1"})
 _SEGMENTS = (b"pickled", b"binary", b"{}")
 _CONTENTS = m.Contents(
-    [m.Unit("XBLOCK: 1024", "ab" * 32, "VOV" * 17 + "A", ["triton_poi_0.cubin", "triton_poi_0.json"])],
+    [m.Unit("XBLOCK: 1024", "ab" * 32, "VOV" * 17 + "A", ["triton_poi_0.cubin", "triton_poi_0.json"], 32, 0)],
     [m.Dropped("XBLOCK: 4096", "OutOfResources")],
     [checksum(segment) for segment in _SEGMENTS],
     m.Cost(1.5, 1.25, 1 << 20),
@@ -53,25 +54,32 @@ _REPORT = m.StatusReport(
 )
 
 SAMPLES: dict[str, tuple[m.AnyMessage, tuple[bytes, ...]]] = {
-    "welcome": (m.Welcome(1, 1, ["compile-source"], "i" * 32), ()),
+    "welcome": (m.Welcome(1, 1, ["compile-source"], "i" * 32, 16), ()),
     "hello": (m.Hello(1, "client", _TOOLCHAIN), ()),
     "hello-without-toolchain": (m.Hello(1, "client"), ()),
-    "compile": (m.Compile(1, _RECIPE, "background", "/tmp/cache"), (b"import triton",)),
+    "compile": (m.Compile(1, _RECIPE, "background", "/tmp/cache", fresh=True), (b"import triton",)),
+    "execute": (m.Execute(2, _CALL), (b"pickled",)),
+    "prepare": (m.Prepare(3), ()),
     "cancel": (m.Cancel(1), ()),
     "get-status": (m.GetStatus(2), ()),
     "stop": (m.Stop(3, now=True), ()),
     "start-failed": (m.StartFailed("no python"), ()),
     "compiled": (m.Compiled(1, "joined", _CONTENTS), _SEGMENTS),
     "failed": (m.Failed(1, _FAILURE), ()),
+    "prepared": (m.Prepared(3), ()),
     "start-forkserver": (m.StartForkserver(), ()),
     "status": (m.Status(2, _REPORT), ()),
     "stopping": (m.Stopping(3), ()),
     "refusal": (m.Refusal(Failure("protocol", "not a message")), ()),
     "spawn": (m.Spawn(4, _RECIPE, "/tmp/cache"), (b"import triton",)),
+    "spawn-call": (m.Spawn(5, _CALL, ""), (b"pickled",)),
+    "assist": (m.Assist(4), ()),
     "kill": (m.Kill(4), ()),
     "retire": (m.Retire("idle"), ()),
     "ready": (m.Ready(4.5), ()),
     "unfit": (m.Unfit("2 threads"), ()),
+    "progress": (m.Progress(4, 3), ()),
+    "assisted": (m.Assisted(4), ()),
     "job-done": (m.JobDone(4, _CONTENTS), _SEGMENTS),
     "job-failed": (m.JobFailed(4, _FAILURE, m.Cost(0.5, 0.25, 1)), ()),
 }

@@ -1,6 +1,9 @@
 """The pool's binaries are those that torch makes in a process of its own, byte for byte."""
 
 import itertools
+import re
+import subprocess
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +11,7 @@ from typing import Any
 import pytest
 
 from compilepool.corpus import Kernel, bundled, bundled_names, for_target
+from compilepool.protocol.detect import package_root
 from compilepool.protocol.messages import Compiled
 from tests.conftest import Daemon
 
@@ -42,7 +46,33 @@ def compiled_here(kernel: Kernel) -> dict[str, bytes]:
         # ptxas writes the source file's modification time into the line table, if it finds the file.
         Path(PyCodeCache.write(kernel.source)[1]).unlink()
         autotuner.precompile(warm_cache_only=True)
+        add_scaled(autotuner)
     return {str(result.config): binary_of(result.kernel) for result in autotuner.compile_results}
+
+
+def add_scaled(autotuner: Any) -> None:
+    """What torch adds once it has loaded the kernels, with register counts from NVIDIA's own tool."""
+    for result in autotuner.compile_results:
+        result.kernel.n_regs = registers(binary_of(result.kernel), autotuner.device_props.type)
+    autotuner._make_launchers = lambda: None
+    autotuner._dynamic_scale_rblock()
+
+
+def registers(binary: bytes, kind: str) -> int:
+    """Of one thread; by `cuobjdump`, or, for AMD, by the reader that is tested elsewhere."""
+    if kind == "hip":
+        from compilepool.daemon.worker.binary import read_hsaco
+
+        taken = read_hsaco(binary)
+        assert taken is not None
+        return taken.registers
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(binary)
+        file.flush()
+        command = [package_root("triton") / "backends/nvidia/bin/cuobjdump", "-res-usage", file.name]
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    (count,) = re.findall(r"REG:(\d+)", told)
+    return int(count)
 
 
 def binary_of(kernel: Any) -> bytes:

@@ -175,13 +175,16 @@ class TestTheWorker:
         assert told(pool, "finds", "['LEFT' in os.environ, '/left' in sys.path]") == [False, False]
 
     def test_holds_only_its_own_descriptors(self, pool: Pool) -> None:
-        names = told(pool, "descriptors", "sorted(os.readlink(f'/proc/self/fd/{d}') for d in '0123')")
-        assert len(told(pool, "count", "os.listdir('/proc/self/fd')")) == 5  # the fifth is the listing itself
-        assert [name.split(" ")[0].rsplit("-", 1)[0] for name in names] == [
+        # The board's descriptor was sent, and has the lowest number that was free then.
+        names = told(pool, "descriptors", "sorted(os.readlink(f'/proc/self/fd/{d}') for d in '012346')")
+        assert len(told(pool, "count", "os.listdir('/proc/self/fd')")) == 7  # the seventh is the listing itself
+        assert [name.split(" ")[0].split("[")[0].rstrip(":-0123456789") for name in names] == [
             "/dev/null",
             "/memfd:compilepool-answer",
+            "/memfd:compilepool-board",
             "/memfd:compilepool-output",
             "/memfd:compilepool-output",
+            "socket",
         ]
 
     def test_has_a_session_of_its_own_and_a_private_directory(self, pool: Pool) -> None:

@@ -26,6 +26,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.ended: set[ev.RequestId] = set()
         self.lookups: list[int] = []
         self.running: dict[int, int] = {}
+        self.assistants: list[tuple[int, int]] = []
         self.forkservers: dict[int, ev.Domain] = {}
 
     def feed(self, event: ev.Event) -> None:
@@ -41,6 +42,9 @@ class SchedulerMachine(RuleBasedStateMachine):
                     assert job not in self.running
                     assert forkserver in self.forkservers
                     self.running[job] = forkserver
+                case act.Assist(job, forkserver):
+                    assert self.running[job] == forkserver
+                    self.assistants.append((job, forkserver))
                 case act.Retire(forkserver):
                     self.retired(forkserver)
                 case act.Kill(job):
@@ -49,14 +53,34 @@ class SchedulerMachine(RuleBasedStateMachine):
     def retired(self, forkserver: int) -> None:
         if self.forkservers.pop(forkserver, None):
             self.running = {job: f for job, f in self.running.items() if f != forkserver}
+            self.assistants = [(job, f) for job, f in self.assistants if f != forkserver]
 
-    @rule(client=CLIENTS, key=KEYS, priority=st.sampled_from(["foreground", "background"]))
-    def submit(self, client: int, key: str, priority: str) -> None:
+    @rule(client=CLIENTS, key=KEYS, priority=st.sampled_from(["foreground", "background"]), wider=st.sampled_from("ab"))
+    def submit(self, client: int, key: str, priority: str, wider: str) -> None:
         request = ev.RequestId(client, self.next_id)
         self.next_id += 1
         self.open.add(request)
         domain = DOMAINS[client % 2]
-        self.feed(ev.Submitted(request, domain, key, key, priority, 1.0))  # type: ignore[arg-type]
+        self.feed(ev.Submitted(request, domain, key, key, priority, 1.0, wider))  # type: ignore[arg-type]
+
+    @rule(client=CLIENTS)
+    def probe(self, client: int) -> None:
+        request = ev.RequestId(client, self.next_id)
+        self.next_id += 1
+        self.open.add(request)
+        self.feed(ev.Submitted(request, DOMAINS[client % 2], "probe", "probe", "foreground", 0.0, probe=True))
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), unclaimed=st.integers(0, 5))
+    def progress(self, data: st.DataObject, unclaimed: int) -> None:
+        self.feed(ev.Progress(data.draw(st.sampled_from(sorted(self.running))), unclaimed))
+
+    @precondition(lambda self: self.assistants)
+    @rule(data=st.data())
+    def assistant_ends(self, data: st.DataObject) -> None:
+        assistant = data.draw(st.sampled_from(self.assistants))
+        self.assistants.remove(assistant)
+        self.feed(ev.Assisted(*assistant))
 
     @precondition(lambda self: self.lookups)
     @rule(data=st.data(), found=st.booleans())
@@ -119,7 +143,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @invariant()
     def consistent(self) -> None:
         self.scheduler.check_invariants()
-        assert self.scheduler.running == len(self.running)
+        assert self.scheduler.running == len(self.running) + len(self.assistants)
         for request in self.open:
             assert self.scheduler.knows(request)
 
@@ -130,6 +154,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         for job in list(self.running):
             self.running.pop(job)
             self.feed(ev.JobFailed(job, Failure("cancelled", "")))
+        for assistant in self.assistants:
+            self.scheduler.handle(ev.Assisted(*assistant), self.now)
+        assert self.scheduler.running == 0
         self.scheduler.check_invariants()
         assert self.scheduler.idle
 

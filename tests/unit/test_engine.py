@@ -132,7 +132,7 @@ def test_a_result_that_differs_from_its_checksum_is_refused(drive: Callable[[Cal
         with pytest.raises(ProtocolError, match="damaged"):
             engine.received(forkserver, m.JobDone(spawn.job, CONTENTS), (b"other",))
         with pytest.raises(ProtocolError, match="not given"):
-            engine.received(client, m.JobDone(spawn.job, CONTENTS), (b"pickle",))
+            engine.received(NotedPeer(3, "forkserver"), m.JobDone(spawn.job, CONTENTS), (b"pickle",))
 
     drive(body)
 

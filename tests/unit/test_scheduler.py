@@ -3,9 +3,10 @@
 import pytest
 
 from compilepool.daemon import actions as act
+from compilepool.daemon import domains
 from compilepool.daemon import events as ev
-from compilepool.daemon import jobs
 from compilepool.daemon import scheduler as s
+from compilepool.daemon.jobs import SchedulerError
 from compilepool.protocol.errors import Failure
 
 USER = ev.Domain(1000, "toolchain")
@@ -45,7 +46,7 @@ def ready() -> Driver:
 
 
 def test_a_known_key_is_answered_from_the_store(ready: Driver) -> None:
-    assert ready.feed(submit(1)) == [act.LookUp(1, "k", ev.RequestId(1, 1))]
+    assert ready.feed(submit(1)) == [act.LookUp(1, ev.RequestId(1, 1))]
     assert ready.feed(ev.LookedUp(1, found=True)) == [act.Answer(ev.RequestId(1, 1), 1, "store"), act.Forget(1)]
     assert ready.scheduler.idle
 
@@ -97,7 +98,7 @@ def test_a_failure_reaches_everybody_who_asked_and_is_not_kept(ready: Driver) ->
         act.Fail(ev.RequestId(2, 1), failure),
         act.Forget(1),
     ]
-    assert ready.feed(submit(1, 2)) == [act.LookUp(2, "k", ev.RequestId(1, 2))]
+    assert ready.feed(submit(1, 2)) == [act.LookUp(2, ev.RequestId(1, 2))]
 
 
 class TestForkservers:
@@ -125,8 +126,8 @@ class TestForkservers:
     def test_one_that_never_attaches_is_given_up(self) -> None:
         driver = Driver()
         driver.feed(submit(1), ev.LookedUp(1, found=False))
-        assert driver.scheduler.deadline() == jobs.START_SECONDS
-        driver.now = jobs.START_SECONDS
+        assert driver.scheduler.deadline() == domains.START_SECONDS
+        driver.now = domains.START_SECONDS
         (fail, forget) = driver.feed(ev.Tick())
         assert isinstance(fail, act.Fail)
         assert "none attached" in fail.failure.message
@@ -136,7 +137,7 @@ class TestForkservers:
     def test_one_that_is_never_ready_is_retired(self) -> None:
         driver = Driver()
         driver.feed(submit(1), ev.LookedUp(1, found=False), ev.Attached(100, USER))
-        driver.now = jobs.WARM_SECONDS
+        driver.now = domains.WARM_SECONDS
         retire, fail, _ = driver.feed(ev.Tick())
         assert isinstance(retire, act.Retire)
         assert isinstance(fail, act.Fail)
@@ -188,7 +189,7 @@ class TestCancelling:
 
     def test_nobody_joins_a_job_that_is_being_killed(self, ready: Driver) -> None:
         ready.feed(submit(1), ev.LookedUp(1, found=False), ev.Cancelled(ev.RequestId(1, 1)))
-        assert ready.feed(submit(1, 2)) == [act.LookUp(2, "k", ev.RequestId(1, 2))]
+        assert ready.feed(submit(1, 2)) == [act.LookUp(2, ev.RequestId(1, 2))]
 
     @pytest.mark.parametrize("looked_up", [False, True])
     def test_before_it_runs_it_is_forgotten_at_once(self, looked_up: bool) -> None:
@@ -251,8 +252,102 @@ class TestDraining:
 
 
 def test_an_illegal_event_is_a_named_error(ready: Driver) -> None:
-    with pytest.raises(jobs.SchedulerError, match="job 5 is not running"):
+    with pytest.raises(SchedulerError, match="job 5 is not running"):
         ready.feed(ev.Succeeded(5, units=1))
     ready.feed(submit(1))
-    with pytest.raises(jobs.SchedulerError, match="in flight"):
+    with pytest.raises(SchedulerError, match="in flight"):
         ready.feed(submit(1))
+
+
+def run_one(driver: Driver, number: int = 1, *, expected: float = 4.0) -> int:
+    """Have a kernel of this length run; the job's number."""
+    submitted = ev.Submitted(ev.RequestId(1, number), USER, f"k{number}", f"kernel_{number}", "foreground", expected)
+    (look_up,) = driver.feed(submitted)
+    assert isinstance(look_up, act.LookUp)
+    driver.feed(ev.LookedUp(look_up.job, found=False))
+    return look_up.job
+
+
+def test_a_kernel_of_many_configs_is_assisted_while_slots_are_free() -> None:
+    driver = Driver(slots=4)
+    driver.forkserver()
+    job = run_one(driver)
+    assert driver.feed(ev.Progress(job, unclaimed=5)) == [act.Assist(job, 100)] * 3
+    assert driver.scheduler.running == 4
+    assert driver.feed(ev.Progress(job, unclaimed=2)) == []
+    assert driver.feed(ev.Assisted(job, 100)) == [act.Assist(job, 100)]
+    assert driver.feed(ev.Progress(job, unclaimed=0), ev.Assisted(job, 100)) == []
+
+
+def test_what_is_queued_gets_a_slot_before_an_assistant_does() -> None:
+    driver = Driver(slots=2)
+    driver.forkserver()
+    first, second = run_one(driver, 1), run_one(driver, 2)
+    waiting = run_one(driver, 3)
+    assert driver.feed(ev.Progress(first, unclaimed=9)) == []
+    assert act.Run(waiting, 100) in driver.feed(ev.Succeeded(second, 1))
+    assert act.Assist(first, 100) in driver.feed(ev.Succeeded(waiting, 1))
+
+
+def test_who_has_most_left_is_assisted_first() -> None:
+    driver = Driver(slots=3)
+    driver.forkserver()
+    short, long = run_one(driver, 1, expected=1.0), run_one(driver, 2, expected=9.0)
+    third = run_one(driver, 3)
+    driver.feed(ev.Progress(short, unclaimed=3), ev.Progress(long, unclaimed=3))
+    assert act.Assist(long, 100) in driver.feed(ev.Succeeded(third, 1))
+
+
+def test_a_short_kernel_is_not_split() -> None:
+    driver = Driver(slots=4)
+    driver.forkserver()
+    job = run_one(driver, expected=0.1)
+    assert driver.feed(ev.Progress(job, unclaimed=3)) == []
+
+
+def test_assistants_hold_their_slots_until_they_have_ended_and_go_with_their_forkserver() -> None:
+    driver = Driver(slots=2)
+    driver.forkserver()
+    job = run_one(driver)
+    driver.feed(ev.Progress(job, unclaimed=5))
+    driver.feed(ev.Succeeded(job, 6))
+    assert driver.scheduler.running == 1
+    driver.feed(ev.ForkserverGone(100, "killed"), ev.Assisted(job, 100))
+    assert driver.scheduler.running == 0
+
+
+def test_no_assistant_is_sent_while_draining() -> None:
+    driver = Driver(slots=4)
+    driver.forkserver()
+    job = run_one(driver)
+    driver.feed(ev.Drain())
+    assert driver.feed(ev.Progress(job, unclaimed=5)) == []
+
+
+def probe(client: int) -> ev.Submitted:
+    return ev.Submitted(ev.RequestId(client, 9), USER, "probe", "probe", "foreground", 0.0, probe=True)
+
+
+def test_a_probe_has_a_forkserver_started_and_is_answered_when_it_is_ready() -> None:
+    driver = Driver()
+    driver.feed(probe(1), probe(2))
+    assert driver.feed(ev.LookedUp(1, found=False)) == [act.AskForForkserver(1)]
+    driver.feed(ev.Attached(100, USER))
+    answers = driver.feed(ev.Ready(100))
+    assert [action.request.client for action in answers if isinstance(action, act.Answer)] == [1, 2]
+    driver.feed(probe(3))
+    assert act.Answer(ev.RequestId(3, 9), 2, "compiled") in driver.feed(ev.LookedUp(2, found=False))
+    assert driver.scheduler.idle
+    assert driver.scheduler.counters["probes"] == 3
+
+
+def test_a_request_for_the_best_config_joins_one_for_all_and_not_the_other_way_round(ready: Driver) -> None:
+    def best(number: int) -> ev.Submitted:
+        return ev.Submitted(ev.RequestId(1, number), USER, "best", "kernel", "foreground", 1.0, wider="all")
+
+    ready.feed(submit(1, 1, key="all"))
+    assert ready.feed(best(2)) == []
+    ready.feed(ev.LookedUp(1, found=False))
+    ready.feed(ev.Succeeded(1, 5))
+    assert ready.feed(best(3)) == [act.LookUp(2, ev.RequestId(1, 3))]
+    assert ready.feed(submit(1, 4, key="all")) == [act.LookUp(3, ev.RequestId(1, 4))]

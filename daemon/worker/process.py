@@ -1,0 +1,187 @@
+"""A worker as its forkserver knows it: forked ahead, put to a job, killed or waited for, and read.
+
+A fork costs 5 to 9 ms and a forkserver forks one after the other, so workers are forked before there is work for them:
+they wait at their control socket (`child`). A job has one lead, which answers for it, and may have assistants, which
+compile one config each and leave it in the directory that they share.
+"""
+
+import os
+import shutil
+import signal
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from compilepool.daemon.worker import child
+from compilepool.daemon.worker.exchange import ASSISTANT, CLAIMS, LEAD, Order, decode_answer, read, write
+from compilepool.protocol.contents import DamagedContents, verify
+from compilepool.protocol.errors import Failure, ProtocolError
+from compilepool.protocol.messages import Contents, Cost, Spawn
+
+# What a kernel prints is only kept for its error message.
+TAIL_BYTES = 2000
+
+
+@dataclass(slots=True)
+class Job:
+    """A job of this forkserver, and what its workers share."""
+
+    number: int
+    kernel: str
+    scratch: Path
+    order: int
+    board: int
+    assistants_cpu: float = 0.0
+
+    def close(self) -> None:
+        """Nobody is put to it any more."""
+        os.close(self.order)
+        os.close(self.board)
+
+    def clean_up(self) -> None:
+        """Remove what its workers left; its lead has removed most."""
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+@dataclass(slots=True)
+class Worker:
+    """A forked process: idle, or at work on `job`."""
+
+    pid: int
+    control: socket.socket
+    answer: int
+    output: int
+    job: Job | None = None
+    assisting: bool = False
+    started: float = 0.0
+    killed: bool = False
+
+    def begin(self, job: Job, *, assisting: bool = False) -> None:
+        """Put it to a job; OSError if it is not there any more."""
+        socket.send_fds(self.control, [ASSISTANT if assisting else LEAD], [job.order, job.board])
+        self.job, self.assisting, self.started = job, assisting, time.monotonic()
+
+    def claims(self) -> int | None:
+        """What it says on its control socket: so many configs are unclaimed; None when it will say no more."""
+        try:
+            told = self.control.recv(CLAIMS.size)
+        except (BlockingIOError, ConnectionError):
+            return None
+        return int(CLAIMS.unpack(told)[0]) if len(told) == CLAIMS.size else None
+
+    def kill(self) -> None:
+        """Kill it and its process group; what becomes of it is told as usual."""
+        self.killed = True
+        _kill_group(self.pid)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a worker left: contents with segments, or a failure; and what it cost."""
+
+    cost: Cost
+    contents: Contents | None = None
+    segments: tuple[bytes, ...] = ()
+    failure: Failure | None = None
+
+
+def open_job(spawn: Spawn, body: bytes, root: Path) -> Job:
+    """Write the order for a job, whose scratch directory will be below `root`."""
+    order, board = (os.memfd_create(f"compilepool-{what}-{spawn.job}") for what in ("order", "board"))
+    job = Job(spawn.job, spawn.task.name, root / f"job-{spawn.job}", order, board)
+    write(order, Order(spawn.job, spawn.task, spawn.cache_dir, str(job.scratch)), (body,))
+    return job
+
+
+def fork_worker(work: child.Work) -> Worker:
+    """Fork a worker that waits to be put to a job; in the worker, this does not return."""
+    answer, output = (os.memfd_create(f"compilepool-{what}") for what in ("answer", "output"))
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    parent = os.getpid()
+    # Until the child has handlers of its own, a signal would run its parent's.
+    signal.pthread_sigmask(signal.SIG_BLOCK, child.HANDLED)
+    try:
+        pid = os.fork()
+        if pid == 0:
+            child.live(parent, its.fileno(), answer, output, work)
+    except OSError:
+        os.close(answer)
+        os.close(output)
+        ours.close()
+        raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, child.HANDLED)
+        its.close()
+    ours.setblocking(False)
+    return Worker(pid, ours, answer, output)
+
+
+def has_ended(worker: Worker) -> bool:
+    """Whether the worker is a zombie, whose number nobody else can have yet."""
+    return os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def reap(worker: Worker) -> Outcome:
+    """Read what a worker that has ended left, and release what was held for it."""
+    # Before its number is free: what it started belongs to its group.
+    _kill_group(worker.pid)
+    _, status, usage = os.wait4(worker.pid, 0)
+    cost = Cost(
+        wall=time.monotonic() - worker.started,
+        cpu=usage.ru_utime + usage.ru_stime,
+        peak_rss=usage.ru_maxrss * 1024,
+    )
+    try:
+        return _read_outcome(worker, status, cost)
+    finally:
+        os.close(worker.answer)
+        os.close(worker.output)
+        worker.control.close()
+
+
+def _read_outcome(worker: Worker, status: int, cost: Cost) -> Outcome:
+    kernel = worker.job.kernel if worker.job else ""
+
+    def failed(message: str) -> Outcome:
+        return Outcome(cost, failure=Failure("worker-crashed", f"{message}{_tail(worker)}", kernel))
+
+    if worker.killed:
+        return Outcome(cost, failure=Failure("cancelled", "nobody waits for it any more", kernel))
+    silent = os.fstat(worker.answer).st_size == 0
+    if silent or not (os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0):
+        return failed(f"the process that compiled it {_death(status)}")
+    try:
+        frame = read(worker.answer)
+        answer = decode_answer(frame.header)
+        if answer.failure is not None:
+            return Outcome(cost, failure=answer.failure)
+        if answer.contents is None:
+            return failed("its worker's answer is empty")
+        verify(answer.contents, frame.segments)
+    except (ProtocolError, DamagedContents, ValueError) as exc:
+        return failed(f"its worker's answer can't be read: {exc}")
+    return Outcome(cost, msgspec.structs.replace(answer.contents, cost=cost), frame.segments)
+
+
+def _death(status: int) -> str:
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        return f"was killed by {signal.Signals(number).name} ({signal.strsignal(number)})"
+    return f"exited with status {os.WEXITSTATUS(status)} before it answered"
+
+
+def _tail(worker: Worker) -> str:
+    size = os.fstat(worker.output).st_size
+    text = os.pread(worker.output, TAIL_BYTES, max(0, size - TAIL_BYTES)).decode(errors="replace").strip()
+    return f"; it printed: {text}" if text else ""
+
+
+def _kill_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        # The child has not come as far as making its group; as long as it is not reaped, the number is its own.
+        os.kill(pid, signal.SIGKILL)
