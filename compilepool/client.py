@@ -12,7 +12,6 @@ import contextlib
 import functools
 import logging
 import os
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
@@ -24,11 +23,11 @@ import msgspec
 
 from compilepool.autostart import get_link
 from compilepool.future import CompileFuture
+from compilepool.kernel import Wanted, wanted
 from compilepool.link import Answered, Link
 from compilepool.options import Options
 from compilepool.protocol import messages as m
 from compilepool.protocol.detect import NoToolchain, detect
-from compilepool.protocol.environment import compile_environment
 from compilepool.protocol.errors import CompilePoolError, PoolUnavailable
 from compilepool.protocol.rendezvous import default_socket
 from compilepool.protocol.toolchain import Toolchain
@@ -38,8 +37,6 @@ log = logging.getLogger("compilepool")
 
 # Starting one takes an interpreter's start; its imports come after.
 _START_FORKSERVER_SECONDS = 25.0
-# The inductor settings that torch itself passes to its compile workers.
-_SETTINGS = ("use_static_triton_launcher",)
 
 
 def connect(socket: str | os.PathLike[str] | None = None, *, autostart: bool = True, fallback: bool = True) -> "Pool":
@@ -96,17 +93,18 @@ class Pool:
         its `compile_results` are complete.
         """
         _check_arguments(name, source, priority)
+        kernel = wanted(name, source)
         future = CompileFuture(name)
 
         def answered(answer: m.AnyMessage | CompilePoolError, segments: Sequence[bytes]) -> None:
             if isinstance(answer, PoolUnavailable):
-                future.arrived(functools.partial(self._without_pool, name, source, answer))
+                future.arrived(functools.partial(self._without_pool, kernel, answer))
             elif isinstance(answer, CompilePoolError):
                 future.arrived(functools.partial(_raise, answer))
             elif isinstance(answer, m.Compiled):
-                future.arrived(functools.partial(self._load, name, source, answer, segments))
+                future.arrived(functools.partial(self._load, kernel, answer, segments))
 
-        self._submit(name, source, priority, answered, future)
+        self._submit(kernel, priority, answered, future)
         return future
 
     def warm(self, name: str, source: str, *, priority: m.Priority = "background") -> "Future[m.AnyMessage]":
@@ -116,7 +114,7 @@ class Pool:
         """
         _check_arguments(name, source, priority)
         future: Future[m.AnyMessage] = Future()
-        self._submit(name, source, priority, _into(future), future)
+        self._submit(wanted(name, source), priority, _into(future), future)
         return future
 
     def status(self) -> m.StatusReport:
@@ -134,13 +132,17 @@ class Pool:
                 self._link = get_link(self._options, _toolchain(), self._start_forkserver)
             return self._link
 
-    def _submit(self, name: str, source: str, priority: m.Priority, answered: Answered, future: "Future[Any]") -> None:
-        recipe = m.Recipe(name, compile_environment(os.environ), _settings())
-        make = functools.partial(m.Compile, recipe=recipe, priority=priority, cache_dir=_inductor_cache())
+    def open_link(self) -> Link | None:
+        """The link to the daemon if there is one: never waits."""
+        link = self._link
+        return link if link is not None and link.usable else None
+
+    def _submit(self, kernel: Wanted, priority: m.Priority, answered: Answered, future: "Future[Any]") -> None:
+        make = functools.partial(kernel.message, priority=priority)
         try:
             _require_toolchain()
             link = self.link()
-            number = link.request(make, answered, (source.encode(),))
+            number = link.request(make, answered, (kernel.canonical,))
         except PoolUnavailable as exc:
             answered(exc, ())
         else:
@@ -154,7 +156,7 @@ class Pool:
         except TimeoutError as exc:
             raise PoolUnavailable(f"the daemon at {self._options.socket} does not answer") from exc
 
-    def _without_pool(self, name: str, source: str, error: PoolUnavailable) -> Any:
+    def _without_pool(self, kernel: Wanted, error: PoolUnavailable) -> Any:
         if not self._options.fallback:
             raise error
         try:
@@ -162,15 +164,15 @@ class Pool:
         except ImportError:
             raise error from None
         say_once(error)
-        return compile_locally(name, source)
+        return compile_locally(kernel.name, kernel.source)
 
-    def _load(self, name: str, source: str, answer: m.Compiled, segments: Sequence[bytes]) -> Any:
+    def _load(self, kernel: Wanted, answer: m.Compiled, segments: Sequence[bytes]) -> Any:
         from compilepool.reload import reload_autotuner
 
         try:
-            return reload_autotuner(name, source, answer.contents, segments)
+            return reload_autotuner(kernel, answer.contents, segments)
         except PoolUnavailable as exc:
-            return self._without_pool(name, source, exc)
+            return self._without_pool(kernel, exc)
 
     def _start_forkserver(self) -> None:
         """The daemon asks for one; the reader's thread must not wait for it."""
@@ -225,16 +227,6 @@ def _require_toolchain() -> None:
         detect()
     except NoToolchain as exc:
         raise PoolUnavailable(str(exc)) from exc
-
-
-def _inductor_cache() -> str:
-    named = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
-    return str(Path(named).absolute()) if named else ""
-
-
-def _settings() -> dict[str, m.Setting]:
-    config = sys.modules.get("torch._inductor.config")
-    return {name: getattr(config, name) for name in _SETTINGS if hasattr(config, name)} if config else {}
 
 
 def _into(future: "Future[m.AnyMessage]") -> Answered:

@@ -148,7 +148,7 @@ class Link:
 
     def _take(self, message: m.AnyMessage, segments: tuple[bytes, ...]) -> None:
         match message:
-            case m.Compiled() | m.Status() | m.Stopping():
+            case m.Compiled() | m.Prepared() | m.Status() | m.Stopping():
                 self._answer(message.id, message, segments)
             case m.Failed(number, failure):
                 self._answer(number, from_wire(failure), ())

@@ -171,7 +171,9 @@ class Engine:
 
     def _compile(self, peer: "Peer", message: m.Compile, source: bytes) -> None:
         recipe, digest = message.recipe, hashlib.sha256(source).hexdigest()
-        plans = [recipe, msgspec.structs.replace(recipe, best_config="")] if recipe.best_config else [recipe]
+        plans = [recipe]
+        if recipe.best_config and not message.exact:
+            plans.append(msgspec.structs.replace(recipe, best_config=""))
         keys = () if message.fresh else tuple(_key(peer.domain, plan, digest) for plan in plans)
         payload = _Payload(recipe.name, recipe, source, keys, digest, message.cache_dir)
         self._submit(peer, message.id, payload, message.priority)

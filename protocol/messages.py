@@ -133,6 +133,7 @@ class Compile(Message, frozen=True, tag="compile"):
     cache_dir: the client's Inductor cache directory ('' for the default): where line tables say the source is;
         no part of the kernel's identity
     fresh: compile it whatever is known, and keep nothing
+    exact: the best config is none of the kernel's own: a result with all of those won't do
     """
 
     id: int
@@ -140,6 +141,7 @@ class Compile(Message, frozen=True, tag="compile"):
     priority: Priority = "foreground"
     cache_dir: str = ""
     fresh: bool = False
+    exact: bool = False
 
 
 class Execute(Message, frozen=True, tag="execute"):

@@ -6,6 +6,7 @@ import click
 
 from compilepool.cli.admin import status, stop
 from compilepool.cli.compiling import compile_command, demo
+from compilepool.cli.running import run
 from compilepool.cli.serving import forkserver, serve
 
 
@@ -27,5 +28,5 @@ def main() -> None:
     """
 
 
-for _command in (demo, compile_command, status, stop, serve, forkserver):
+for _command in (demo, run, compile_command, status, stop, serve, forkserver):
     main.add_command(_command)

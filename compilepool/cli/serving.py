@@ -9,6 +9,7 @@ import click
 import msgspec
 
 from compilepool.cli.common import one_line_errors, socket_option, socket_path
+from compilepool.client import connect
 from compilepool.protocol.rendezvous import daemon_log
 
 
@@ -72,14 +73,17 @@ def serve(
     "--idle-exit", type=click.FloatRange(0), callback=_finite, default=900.0, show_default=True, help="Seconds."
 )
 @click.option("--detach", is_flag=True, help="Go to the background, and return when it is attached.")
+@click.option("--start-daemon", is_flag=True, help="Start a daemon first if none runs.")
 @click.option("--expect", hidden=True, help="Refuse to run as another toolchain than this (JSON).")
-def forkserver(socket: Path | None, idle_exit: float, detach: bool, expect: str | None) -> None:
+def forkserver(socket: Path | None, idle_exit: float, detach: bool, start_daemon: bool, expect: str | None) -> None:
     """Attach a forkserver for this Python's torch and triton, to have it warm before the first client."""
     from compilepool.daemon.worker import main as worker
     from compilepool.protocol.toolchain import Toolchain
 
     expected = msgspec.json.decode(expect, type=Toolchain) if expect else None
     with one_line_errors():
+        if start_daemon:
+            connect(socket, fallback=False).close()
         if detach:
             worker.start(socket_path(socket), idle_exit, expected)
         else:

@@ -50,6 +50,8 @@ ENVIRONMENT = {
     "NUMEXPR_NUM_THREADS": "1",
     "CUDA_VISIBLE_DEVICES": "",
     "HIP_VISIBLE_DEVICES": "",
+    # Importing torch must not start another one.
+    "COMPILEPOOL": "0",
 }
 CONNECT_SECONDS = 10.0
 IDLE_EXIT_SECONDS = 900.0

@@ -69,7 +69,7 @@ def registers(binary: bytes, kind: str) -> int:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(binary)
         file.flush()
-        command = [package_root("triton") / "backends/nvidia/bin/cuobjdump", "-res-usage", file.name]
+        command = [str(package_root("triton") / "backends/nvidia/bin/cuobjdump"), "-res-usage", file.name]
         told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     (count,) = re.findall(r"REG:(\d+)", told)
     return int(count)

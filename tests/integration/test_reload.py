@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from compilepool.kernel import wanted
 from compilepool.protocol.contents import checksum
 from compilepool.protocol.errors import PoolUnavailable
 from compilepool.protocol.messages import Contents, Cost, Unit
@@ -59,11 +60,11 @@ def test_what_is_there_and_damaged_is_mended(tmp_path: Path, damage: str) -> Non
 )
 def test_a_damaged_answer_is_never_loaded(segments: tuple[bytes, ...], told: Contents, says: str) -> None:
     with pytest.raises(PoolUnavailable, match=says):
-        reload_autotuner("k", "source", told, segments)
+        reload_autotuner(wanted("k", "source"), told, segments)
 
 
 def test_a_cache_that_cant_be_written_is_the_pools_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "file"))
     with pytest.raises(PoolUnavailable, match="can't be written"):
-        reload_autotuner("k", "source", contents(*SEGMENTS), SEGMENTS)
+        reload_autotuner(wanted("k", "source"), contents(*SEGMENTS), SEGMENTS)

@@ -1,0 +1,183 @@
+"""What torch takes for its compile workers: `submit(function, *arguments)` gives a future.
+
+    torch submits                           the daemon gets   the result
+    `AsyncCompile._get_ready`               prepare           done when the forkserver is ready; until then torch
+                                                              compiles in the program, as beside its own pool
+    `_worker_compile_triton`, cuda or hip   compile           (autotuner as torch's worker returns it, microseconds)
+    anything else                           execute           what the function returns, in a worker of this user
+
+A task is on its way to the daemon, or, when the connection was lost or none is there yet, with the *connector*: a
+thread that connects (and has a daemon started), so that `submit` never waits. A task that the pool could not do is
+tried once more; then this program goes over to torch's own pool, for good, and says so once.
+"""
+
+import functools
+import logging
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, InvalidStateError
+from typing import Any
+
+from torch._inductor.async_compile import AsyncCompile
+from torch._inductor.compile_worker.subproc_pool import SubprocException
+
+from compilepool.client import Pool
+from compilepool.inductor.tasks import Task, task_for
+from compilepool.link import Link
+from compilepool.protocol import messages as m
+from compilepool.protocol.errors import CompilePoolError, PoolUnavailable
+
+log = logging.getLogger("compilepool")
+ATTEMPTS = 2
+
+
+class InductorPool:
+    """See the module's docstring; `torchs` gives torch's own pool, which is started when it is first needed."""
+
+    def __init__(self, pool: Pool, torchs: Callable[[], Any]) -> None:
+        self._pool = pool
+        self._torchs = torchs
+        self._lock = threading.Lock()
+        self._unsent: queue.SimpleQueue[Task] = queue.SimpleQueue()
+        self._connector: threading.Thread | None = None
+        self._gone_over = False
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<InductorPool [{'gone over to torch' if self._gone_over else repr(self._pool)}]>"
+
+    def submit(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> "Future[Any]":
+        """Have `function(*arguments)` done by the pool, or by torch's own."""
+        if self._closed:
+            raise RuntimeError("Attempting to use a closed pool")
+        task = None if self._gone_over else task_for(function, arguments, named)
+        if task is None:
+            future: Future[Any] = self._own().submit(function, *arguments, **named)
+            return future
+        link = self._pool.open_link()
+        if link is None:
+            self._connect_for(task)
+        else:
+            self._send(task, link)
+        return task.future
+
+    def wakeup(self) -> None:
+        """Nothing to wake: the forkserver is shared, and was asked for when torch was imported."""
+
+    def quiesce(self) -> None:
+        """Nothing to put to sleep: no worker waits for this program."""
+
+    def shutdown(self) -> None:
+        """Disconnect; what is in flight is cancelled, as by torch's own pool (which torch shuts down itself)."""
+        self._closed = True
+        self._disconnect()
+
+    def retire(self) -> None:
+        """Disconnect; what is in flight is done by torch's own pool."""
+        self._gone_over = True
+        self._disconnect()
+
+    def _disconnect(self) -> None:
+        # Not `Pool.close`, which waits for a connection that is being made.
+        if (link := self._pool.open_link()) is not None:
+            link.close()
+
+    # ---- the way there
+
+    def _send(self, task: Task, link: Link) -> None:
+        task.attempts += 1
+        try:
+            number = link.request(task.make, functools.partial(self._answered, task), task.segments)
+        except PoolUnavailable as exc:
+            self._not_done(task, exc)
+        else:
+            task.future.add_done_callback(lambda done: link.cancel(number) if done.cancelled() else None)
+
+    def _connect_for(self, task: Task) -> None:
+        self._unsent.put(task)
+        with self._lock:
+            if self._connector is None:
+                self._connector = threading.Thread(target=self._connect, name="compilepool-connector", daemon=True)
+                self._connector.start()
+
+    def _connect(self) -> None:
+        while True:
+            task = self._unsent.get()
+            if self._closed or self._gone_over:
+                self._hand_over(task)
+                continue
+            try:
+                link = self._pool.link()
+            except PoolUnavailable as exc:
+                self._go_over(exc)
+                self._hand_over(task)
+            else:
+                self._send(task, link)
+
+    # ---- the way back
+
+    def _answered(self, task: Task, answer: m.AnyMessage | CompilePoolError, segments: Sequence[bytes]) -> None:
+        if isinstance(answer, PoolUnavailable):
+            self._not_done(task, answer)
+        elif isinstance(answer, CompilePoolError):
+            task.future.arrived(functools.partial(_raise_as_torch_does, answer))
+        else:
+            task.future.arrived(functools.partial(self._finish, task, answer, segments))
+
+    def _finish(self, task: Task, answer: Any, segments: Sequence[bytes]) -> Any:
+        try:
+            return task.finish(answer, segments)
+        except PoolUnavailable as exc:
+            log.warning("asking torch's own compile pool for %s: %s", task.name, exc)
+            return self._own().submit(task.job).result()
+
+    def _not_done(self, task: Task, error: PoolUnavailable) -> None:
+        """Try again, or go over; torch compiles in the program until a pool is ready again."""
+        if not self._closed and not self._gone_over:
+            AsyncCompile._ready_future = None
+            if task.attempts < ATTEMPTS:
+                self._connect_for(task)
+                return
+            self._go_over(error)
+        self._hand_over(task)
+
+    # ---- torch's own pool
+
+    def _go_over(self, error: PoolUnavailable) -> None:
+        with self._lock:
+            before, self._gone_over = self._gone_over, True
+        if not before:
+            log.warning("torch.compile goes over to torch's own compile pool: %s", error)
+
+    def _hand_over(self, task: Task) -> None:
+        if self._closed:
+            _cancel(task.future)
+            return
+        try:
+            own: Future[Any] = self._own().submit(task.job)
+        except Exception as exc:  # noqa: BLE001 - whatever torch's own pool raises belongs to who waits
+            task.future.arrived(functools.partial(_raise, exc))
+        else:
+            own.add_done_callback(lambda done: task.future.arrived(done.result))
+
+    def _own(self) -> Any:
+        with self._lock:
+            return self._torchs()
+
+
+def _raise_as_torch_does(error: CompilePoolError) -> None:
+    """Raise what torch expects of its compile workers: it adds the kernel's name."""
+    raise SubprocException(str(error)) from error
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+def _cancel(future: "Future[Any]") -> None:
+    if not future.cancel():
+        try:
+            future.set_exception(RuntimeError("the compile pool was closed"))
+        except InvalidStateError:
+            return
