@@ -36,8 +36,8 @@ def get_link(options: Options, toolchain: Toolchain | None, on_start_forkserver:
 
 
 def _is_absent(error: PoolUnavailable) -> bool:
-    """Whether nobody listens there (rather than somebody who does not answer, or refuses)."""
-    return isinstance(error.__cause__, FileNotFoundError | ConnectionRefusedError)
+    """Whether nobody listens there, or who did just died (rather than somebody who does not answer, or refuses)."""
+    return isinstance(error.__cause__, FileNotFoundError | ConnectionRefusedError | ConnectionResetError)
 
 
 def _start_or_wait(options: Options, deadline: float, error: PoolUnavailable) -> None:

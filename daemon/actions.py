@@ -64,6 +64,13 @@ class AskForForkserver:
 
 
 @dataclass(frozen=True, slots=True)
+class Adopt:
+    """Tell this forkserver that it is its domain's."""
+
+    forkserver: int
+
+
+@dataclass(frozen=True, slots=True)
 class Retire:
     """Tell this forkserver to exit."""
 
@@ -78,4 +85,4 @@ class Forget:
     job: int
 
 
-Action = LookUp | Run | Assist | Kill | Answer | Fail | AskForForkserver | Retire | Forget
+Action = LookUp | Run | Assist | Kill | Answer | Fail | AskForForkserver | Adopt | Retire | Forget

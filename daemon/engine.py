@@ -256,6 +256,8 @@ class Engine:
             case act.AskForForkserver(client):
                 log_event("asked-for-forkserver", peer=client)
                 self._post(client, m.StartForkserver())
+            case act.Adopt(forkserver):
+                self._post(forkserver, m.Adopt())
             case act.Retire(forkserver, reason):
                 self._post(forkserver, m.Retire(reason))
             case act.Forget(job):

@@ -310,6 +310,7 @@ class Scheduler:
             self._actions.append(act.Retire(forkserver, reason))
         else:
             self._domains.attach(forkserver, domain, now)
+            self._actions.append(act.Adopt(forkserver))
 
     def _ready(self, forkserver: int) -> None:
         if state := self._domains.ready(forkserver):

@@ -256,6 +256,10 @@ class Refusal(Message, frozen=True, tag="refusal"):
 # ---- daemon to forkserver
 
 
+class Adopt(Message, frozen=True, tag="adopt"):
+    """The first answer to a forkserver's hello, or `Retire` is: it is the one, and imports."""
+
+
 class Spawn(Message, frozen=True, tag="spawn"):
     """Let a worker do one job. Segment: the source (UTF-8), or the pickled callable."""
 
@@ -326,7 +330,7 @@ class JobFailed(Message, frozen=True, tag="job-failed"):
 
 
 ToClient = Compiled | Failed | Prepared | StartForkserver | Status | Stopping | Refusal
-ToForkserver = Spawn | Assist | Kill | Retire | Refusal
+ToForkserver = Adopt | Spawn | Assist | Kill | Retire | Refusal
 FromClient = Compile | Execute | Prepare | Cancel | GetStatus | Stop | StartFailed
 FromForkserver = Ready | Unfit | Progress | Assisted | JobDone | JobFailed
 AnyMessage = Greeting | Message

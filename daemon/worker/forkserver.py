@@ -1,6 +1,6 @@
 """The forkserver: imports torch and triton once, compiles once, then forks a worker for every job it is given.
 
-    attach (socket, Hello) -> import, warm up, prove one thread -> Ready -> loop: Spawn -> begin, worker gone -> answer
+    attach (Hello, Adopt) -> import, warm up, prove one thread -> Ready -> loop: Spawn -> begin, worker gone -> answer
 
 Workers are forked ahead, `STANDBY` of them, when there is nothing else to do: a job that comes finds one waiting.
 
@@ -65,7 +65,10 @@ class Retired(Exception):
 
 
 def attach(path: Path, toolchain: Toolchain) -> "DaemonLink":
-    """Connect to the daemon and say who we are; raises PoolUnavailable with the reason."""
+    """Connect to the daemon and be adopted.
+
+    Raises PoolUnavailable with the reason, or Retired where another serves this toolchain already.
+    """
     sock = socket.socket(socket.AF_UNIX)
     sock.settimeout(CONNECT_SECONDS)
     try:
@@ -93,19 +96,27 @@ class DaemonLink:
         return bool(self._unsent)
 
     def greet(self, toolchain: Toolchain) -> None:
-        """Exchange the greeting, blocking."""
+        """Exchange the greeting and wait to be adopted, blocking; raises Retired if another is there already."""
         while True:
             for received in self._connection.receive(self._receive()):
-                if isinstance(received.message, m.Refusal):
-                    raise from_wire(received.message.failure)
-                if isinstance(received.message, m.Welcome):
-                    protocol = choose_protocol(received.message)
-                    if protocol is None:
-                        raise PoolUnavailable("the daemon speaks no protocol that this forkserver speaks")
-                    self.slots = received.message.slots
-                    self._sendall(m.Hello(protocol, "forkserver", toolchain))
-                    self.socket.setblocking(False)
-                    return
+                match received.message:
+                    case m.Welcome():
+                        self._welcomed(received.message, toolchain)
+                    case m.Adopt():
+                        self.socket.setblocking(False)
+                        return
+                    case m.Retire(reason):
+                        raise Retired(reason)
+                    case m.Refusal(failure):
+                        raise from_wire(failure)
+
+    def _welcomed(self, welcome: m.Welcome, toolchain: Toolchain) -> None:
+        protocol = choose_protocol(welcome)
+        if protocol is None:
+            raise PoolUnavailable("the daemon speaks no protocol that this forkserver speaks")
+        self.slots = welcome.slots
+        for buffer in self._connection.send(m.Hello(protocol, "forkserver", toolchain)):
+            self.socket.sendall(buffer)
 
     def read(self) -> list[tuple[m.AnyMessage, tuple[bytes, ...]]]:
         """Messages that have arrived; raises Retired when the daemon is gone or broke the protocol."""
@@ -134,10 +145,6 @@ class DaemonLink:
             return
         except OSError as exc:
             raise Retired(f"lost the daemon: {exc}") from exc
-
-    def _sendall(self, message: m.AnyMessage) -> None:
-        for buffer in self._connection.send(message):
-            self.socket.sendall(buffer)
 
     def _receive(self) -> bytes:
         chunk = self.socket.recv(_RECEIVE_BYTES)

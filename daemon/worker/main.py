@@ -20,7 +20,12 @@ def run(socket: Path, idle_exit: float, attached: Callable[[], None] = lambda: N
     Raises PoolUnavailable when it can't attach.
     """
     toolchain = _toolchain()
-    link = forkserver.attach(socket, toolchain)
+    try:
+        link = forkserver.attach(socket, toolchain)
+    except forkserver.Retired as exc:
+        # As good as attached: there is one.
+        attached()
+        return str(exc)
     attached()
     _say(f"attached to {socket} as toolchain {toolchain.fingerprint[:12]}")
     reason = forkserver.serve(link, idle_exit)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from compilepool.client import Pool
+from compilepool.corpus import bundled
 from compilepool.options import Options
 from compilepool.protocol.errors import CompileError, CompilePoolError, PoolUnavailable, WorkerCrashed
 from compilepool.protocol.messages import Compiled
@@ -203,3 +204,21 @@ def test_a_forkserver_that_cant_compile_is_told_with_its_reason(daemon: Daemon, 
     assert "k: no forkserver could be started: it can't compile: ImportError: this triton is broken" in done.stdout
     with daemon.pool() as pool:
         works(pool, "with_a_good_one")
+
+
+def test_an_assistant_that_dies_costs_nothing_but_its_work(daemon: Daemon, tmp_path: Path) -> None:
+    """The lead is the first who executes the source; whoever comes after it is killed."""
+    kernel = bundled("llama_train")[3]
+    lead = tmp_path / "lead"
+    prelude = (
+        "import os, signal\n"
+        f"if os.path.exists({str(lead)!r}): os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"open({str(lead)!r}, 'w').close()\n"
+    )
+    with daemon.pool() as pool:
+        answer = pool.warm(kernel.name, prelude + kernel.source).result(timeout=120)
+    assert isinstance(answer, Compiled)
+    assert len(answer.contents.units) == 6
+    status = daemon.status()
+    assert status.counters["assistants"] >= 1
+    assert status.counters.get("jobs_failed", 0) == status.running == 0

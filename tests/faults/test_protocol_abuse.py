@@ -102,6 +102,7 @@ def test_a_forkserver_that_answers_what_it_was_not_given_is_refused(shared_daemo
     peer.connection = Connection(End.FORKSERVER)
     list(peer.connection.receive(b"".join(Connection(End.DAEMON).send(m.Welcome(1, 1, [], "")))))
     peer.send(m.Hello(1, "forkserver", ALIEN))
+    assert isinstance(peer.receive(), m.Adopt)
     peer.send(m.JobDone(1, m.Contents([], [], ["00"], m.Cost(0.0, 0.0, 0))), b"")
     assert "was not given to this forkserver" in peer.refusal()
 
@@ -115,6 +116,7 @@ def test_a_forkserver_that_damages_a_result_is_refused_and_its_job_goes_back(dae
     peer.connection = Connection(End.FORKSERVER)
     list(peer.connection.receive(b"".join(Connection(End.DAEMON).send(m.Welcome(1, 1, [], "")))))
     peer.send(m.Hello(1, "forkserver", ALIEN))
+    assert isinstance(peer.receive(), m.Adopt)
     peer.send(m.Ready(0.1))
     spawn = peer.receive()
     assert isinstance(spawn, m.Spawn)

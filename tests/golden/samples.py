@@ -71,6 +71,7 @@ SAMPLES: dict[str, tuple[m.AnyMessage, tuple[bytes, ...]]] = {
     "status": (m.Status(2, _REPORT), ()),
     "stopping": (m.Stopping(3), ()),
     "refusal": (m.Refusal(Failure("protocol", "not a message")), ()),
+    "adopt": (m.Adopt(), ()),
     "spawn": (m.Spawn(4, _RECIPE, "/tmp/cache"), (b"import triton",)),
     "spawn-call": (m.Spawn(5, _CALL, ""), (b"pickled",)),
     "assist": (m.Assist(4), ()),

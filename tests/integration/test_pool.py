@@ -216,3 +216,14 @@ def test_a_forkserver_outlives_the_client_that_started_it_in_a_session_of_its_ow
     forkserver = shared_daemon.forkserver()
     assert os.getsid(forkserver.pid) == forkserver.pid
     assert forkserver.ppid() not in (os.getpid(), shared_daemon.process.pid)
+
+
+def test_the_configs_of_a_large_kernel_are_shared_out(daemon: Daemon) -> None:
+    kernel = bundled("llama_train")[3]
+    with daemon.pool() as pool:
+        answer = pool.warm(kernel.name, kernel.source).result(timeout=120)
+    assert isinstance(answer, Compiled)
+    assert len(answer.contents.units) == 6
+    assert all(unit.registers for unit in answer.contents.units)
+    assert daemon.status().counters["assistants"] >= 1
+    assert daemon.status().running == 0

@@ -75,6 +75,7 @@ def drive(tmp_path: Path) -> Callable[[Callable[..., Any]], None]:
                 client, forkserver = NotedPeer(1, "client"), NotedPeer(2, "forkserver")
                 engine.joined(client)  # type: ignore[arg-type]
                 engine.joined(forkserver)  # type: ignore[arg-type]
+                await forkserver.next(m.Adopt)
                 engine.received(forkserver, m.Ready(1.0), ())  # type: ignore[arg-type]
                 try:
                     await body(engine, store, client, forkserver)

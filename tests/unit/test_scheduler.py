@@ -28,7 +28,9 @@ class Driver:
         return actions
 
     def forkserver(self, number: int = 100, domain: ev.Domain = USER) -> list[act.Action]:
-        return self.feed(ev.Attached(number, domain), ev.Ready(number))
+        """Have one attached and ready; what comes of its being ready."""
+        assert self.feed(ev.Attached(number, domain)) == [act.Adopt(number)]
+        return self.feed(ev.Ready(number))
 
 
 def submit(
