@@ -22,7 +22,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.counting import COUNT_VARIABLE, MANAGER
+from benchmarks.counting import COUNT_VARIABLE, MANAGER, counted
 from benchmarks.pool import cpu_of
 from benchmarks.torch_compile import host
 from compilepool.client import connect
@@ -150,7 +150,7 @@ def row(
 ) -> Row:
     """The figures of one case; all ranks must have computed the same."""
     assert len({round(t["loss"], 2) for t in told}) == 1, [t["loss"] for t in told]
-    units = (folder / "count").stat().st_size
+    units = len(counted(folder / "count"))
     return Row(model, ranks, pool, max(t["seconds"] for t in told), cpu, memory.peak, memory.count, units)
 
 

@@ -3,11 +3,13 @@
     python -m benchmarks.workloads FOLDER [NAME...]
 
 FOLDER gets each workload's outputs, for the other side to be compared with. Whether the pool is used is the
-environment's business. Printed: seconds of the first call (and backward), in which everything is compiled; how often
-this process called `triton.compile`, and how often that compiled something rather than read a cache.
+environment's business. Printed: seconds of the first call (and backward), in which everything is compiled, and how many
+of them this process waited for its compile workers; how often it called `triton.compile` itself, and how often that
+compiled something rather than read a cache.
 """
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -18,28 +20,34 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor, nn
+from torch._dynamo.utils import compilation_time_metrics
 from torch._inductor import config
 
+from benchmarks.counting import COUNT_VARIABLE, counted
 from benchmarks.models import Llama, ViT, resnet50
 
 
 class Counts:
-    """What this process compiles itself."""
+    """What this process calls, compiles and waits for."""
 
     def __init__(self) -> None:
-        self.calls = self.compiled = 0
-        compile_kernel, make_ir = triton.compile, triton.compiler.ASTSource.make_ir
+        self.calls = 0
+        compile_kernel = triton.compile
 
-        def counted(*arguments: Any, **options: Any) -> Any:
+        def noted(*arguments: Any, **options: Any) -> Any:
             self.calls += 1
             return compile_kernel(*arguments, **options)
 
-        def counted_ir(source: Any, *arguments: Any, **options: Any) -> Any:
-            self.compiled += 1
-            return make_ir(source, *arguments, **options)
+        triton.compile = noted
 
-        triton.compile = counted
-        triton.compiler.ASTSource.make_ir = counted_ir
+    def now(self) -> dict[str, float]:
+        """Calls of `triton.compile`, units compiled by them, and seconds of waiting for compile workers."""
+        compiled = counted(Path(os.environ[COUNT_VARIABLE])).count(os.getpid())
+        return {
+            "calls": self.calls,
+            "compiled": compiled,
+            "waited": sum(compilation_time_metrics["async_compile.wait"]),
+        }
 
 
 def train(model: nn.Module, inputs: Tensor) -> tuple[Tensor, ...]:
@@ -153,15 +161,11 @@ def main() -> None:
     for name in names or WORKLOADS:
         torch.manual_seed(0)
         torch.compiler.reset()
-        before, started = (counts.calls, counts.compiled), time.monotonic()
+        before, started = counts.now(), time.monotonic()
         outputs = WORKLOADS[name]()
         torch.cuda.synchronize()
-        told = {
-            "name": name,
-            "seconds": time.monotonic() - started,
-            "calls": counts.calls - before[0],
-            "compiled": counts.compiled - before[1],
-        }
+        told: dict[str, Any] = {"name": name, "seconds": time.monotonic() - started}
+        told |= {what: after - before[what] for what, after in counts.now().items()}
         torch.save([output.detach().cpu() for output in outputs], Path(folder) / f"{name}.pt")
         print(json.dumps(told), flush=True)
 

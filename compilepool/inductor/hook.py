@@ -1,4 +1,4 @@
-"""The one attribute of torch that is replaced, and how it is put back.
+"""The one attribute of torch that is replaced, the one variable that is set, and how they are put back.
 
 torch calls `AsyncCompile.process_pool()` for its pool (cached, and reset by `cache_clear` after a fork), and submits
 callables to what it gets. Ours has the same shape and answers with an `InductorPool` where torch would start a
@@ -21,15 +21,17 @@ from compilepool.protocol.rendezvous import default_socket
 
 # A greeting and an answer are a millisecond each; torch.compile must not wait long for a daemon that hangs.
 _PATIENCE_SECONDS = 3.0
+PTXAS_VARIABLE = "TRITON_PTXAS_PATH"
 
 
 @dataclass(frozen=True, slots=True)
 class _Replaced:
-    """The class that was changed, what it had, and what it was given."""
+    """The class that was changed, what it had, what it was given, and the variable that was set."""
 
     owner: Any
     original: Any
     ours: Any
+    ptxas: str | None
 
 
 _replaced: _Replaced | None = None
@@ -55,7 +57,10 @@ def put_in(module: ModuleType) -> None:
         module._pool_set.add(pool)
         return pool
 
-    _replaced = _Replaced(owner, original, process_pool)
+    _replaced = _Replaced(owner, original, process_pool, os.environ.get(PTXAS_VARIABLE))
+    # Workers compile with the ptxas that torch brings, and its version is in the keys of Triton's cache: as long as the
+    # program does not name it too, what it compiles itself (choices of max-autotune that it benchmarks) is never found.
+    module._set_triton_ptxas_path()
     owner._ready_future = None
     owner.process_pool = staticmethod(process_pool)
 
@@ -69,6 +74,8 @@ def remove() -> None:
     pools = [before.ours()] if before.ours.cache_info().currsize else []
     before.owner.process_pool = before.original
     before.owner._ready_future = None
+    if before.ptxas is None:
+        os.environ.pop(PTXAS_VARIABLE, None)
     for pool in pools:
         if isinstance(pool, InductorPool):
             sys.modules[before.owner.__module__].__dict__["_pool_set"].discard(pool)

@@ -10,7 +10,9 @@ import psutil
 import pytest
 import torch
 
+import compilepool.inductor
 from compilepool.client import Pool
+from compilepool.corpus import bundled, bundled_names
 from compilepool.protocol.messages import Compiled
 from tests.conftest import Daemon
 from tests.sources import pointwise
@@ -24,22 +26,27 @@ pytestmark = [
 
 
 @pytest.fixture
-def compiled(shared_daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """torch.compile's Triton kernels go through the daemon; the names of those that did."""
-    from torch._inductor.async_compile import AsyncCompile
-    from torch._inductor.codecache import LambdaFuture
+def compiled(shared_daemon: Daemon, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[str]]:
+    """torch.compile uses the daemon, which is ready; the names of the Triton kernels that it compiles."""
+    from torch._inductor.async_compile import AsyncCompile, CompiledTritonKernels
 
+    monkeypatch.setenv("COMPILEPOOL_SOCKET", str(shared_daemon.socket))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
     names: list[str] = []
-    with shared_daemon.pool() as pool:
+    triton = AsyncCompile.triton
 
-        def through_pool(self: AsyncCompile, kernel_name: str, source_code: str, device_str: str = "cuda") -> Any:
-            names.append(kernel_name)
-            future = pool.compile_source(kernel_name, source_code)
-            return LambdaFuture(future.result, future=future)
+    def noted(self: Any, kernel_name: str, *arguments: Any, **named: Any) -> Any:
+        names.append(kernel_name)
+        return triton(self, kernel_name, *arguments, **named)
 
-        monkeypatch.setattr(AsyncCompile, "triton", through_pool)
-        torch.compiler.reset()
-        yield names
+    monkeypatch.setattr(AsyncCompile, "triton", noted)
+    torch.compiler.reset()
+    CompiledTritonKernels.cache_clear()
+    compilepool.inductor.install()
+    AsyncCompile.wait_pool_ready()
+    yield names
+    compilepool.inductor.uninstall()
 
 
 @pytest.fixture
@@ -72,9 +79,10 @@ def test_pointwise(compiled: list[str], no_parent_compile: list[str]) -> None:
     assert no_parent_compile == []
 
 
-def test_reduction(compiled: list[str]) -> None:
+def test_reduction(compiled: list[str], no_parent_compile: list[str]) -> None:
     agree(lambda x: (x * 2).sum(dim=1), torch.randn(512, 40_000, device="cuda"), tolerance=1e-2)
     assert any(name.startswith("triton_red") for name in compiled)
+    assert no_parent_compile == []
 
 
 def test_persistent_reduction(compiled: list[str], no_parent_compile: list[str]) -> None:
@@ -91,7 +99,7 @@ def test_template(compiled: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert any(name.startswith("triton_tem") for name in compiled)
 
 
-def test_backward_of_a_layer_norm(compiled: list[str]) -> None:
+def test_backward_of_a_layer_norm(compiled: list[str], no_parent_compile: list[str]) -> None:
     def step(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         y = torch.nn.functional.layer_norm(x, (1024,), weight).square().mean()
         (gradient,) = torch.autograd.grad(y, [weight])
@@ -103,6 +111,55 @@ def test_backward_of_a_layer_norm(compiled: list[str]) -> None:
     (actual,) = torch.autograd.grad(loss, [weight])
     torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-3)
     assert len(compiled) >= 2
+    assert no_parent_compile == []
+
+
+def test_the_smaller_blocks_and_registers_are_those_that_the_driver_leads_to(shared_daemon: Daemon) -> None:
+    """For every recorded reduction: what torch compiles in a process that has loaded it, and what its driver says."""
+    from torch._inductor.codecache import _load_triton_kernel_from_source
+
+    kernels = [k for k in bundled(*bundled_names()) if "triton_heuristics.reduction" in k.source]
+    assert len(kernels) >= 40
+    scaled = 0
+    with shared_daemon.pool() as pool:
+        answers = [pool.warm(kernel.name, kernel.source) for kernel in kernels]
+        for kernel, future in zip(kernels, answers, strict=True):
+            answer = future.result(timeout=240)
+            assert isinstance(answer, Compiled)
+            own = _load_triton_kernel_from_source(kernel.name, kernel.source)
+            configs = len(own.configs)
+            own.precompile(warm_cache_only=False)
+            said = [(unit.config, unit.registers, unit.spills) for unit in answer.contents.units]
+            assert said == [(str(made.config), made.n_regs, made.n_spills) for made in own.launchers], kernel.name
+            scaled += len(said) > configs
+    assert scaled, "no kernel had its block scaled: this proves nothing"
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_a_second_gpu_launches_what_the_first_one_caused(
+    compiled: list[str],
+    no_parent_compile: list[str],
+    shared_daemon: Daemon,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x.cos(), -1) + (x * 3).sum(0)
+
+    x = torch.randn(777, 333)
+    outputs, units = [], []
+    for index in range(2):
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / f"rank-{index}"))
+        monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
+        torch.compiler.reset()
+        with torch.cuda.device(index):
+            outputs.append(torch.compile(function)(x.to(f"cuda:{index}")))
+        units.append(shared_daemon.status().counters["units_compiled"])
+    assert units[0] == units[1]
+    assert [output.device.index for output in outputs] == [0, 1]
+    torch.testing.assert_close(outputs[0].cpu(), outputs[1].cpu())
+    torch.testing.assert_close(outputs[1].cpu(), function(x), rtol=1e-3, atol=1e-3)
+    assert no_parent_compile == []
 
 
 # Executed in a worker: when the kernel has been compiled, say what the worker has mapped, opened and started.
@@ -112,7 +169,8 @@ def _spied(*arguments, precompile=NAME.precompile, **options):
     precompile(*arguments, **options)
     del NAME.precompile
     seen = {"maps": open("/proc/self/maps").read(), "tasks": os.listdir("/proc/self/task"),
-            "files": [os.readlink(f"/proc/self/fd/{d}") for d in os.listdir("/proc/self/fd")[:-1]]}
+            "files": [os.readlink(f"/proc/self/fd/{d}") for d in os.listdir("/proc/self/fd")
+                      if os.path.lexists(f"/proc/self/fd/{d}")]}
     open(REPORT, "w").write(json.dumps(seen))
 NAME.precompile = _spied
 """
