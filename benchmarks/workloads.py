@@ -46,7 +46,7 @@ class Counts:
         return {
             "calls": self.calls,
             "compiled": compiled,
-            "waited": sum(compilation_time_metrics["async_compile.wait"]),
+            "waited": sum(compilation_time_metrics.get("async_compile.wait", ())),
         }
 
 

@@ -231,14 +231,15 @@ class Forkserver:
         elif not ready and not working:
             raise Retired(f"idle for {self._idle_exit:.0f} s")
         for key, events in ready:
-            if key.fileobj is self._wake_reader:
-                self._drain_wake_ups()
-                self._reap()
-            elif key.fileobj is not self._link.socket:
+            if key.data is not None:
                 self._claims(key.data)
-            elif events & selectors.EVENT_READ:
+            elif key.fileobj is self._link.socket and events & selectors.EVENT_READ:
                 for message, segments in self._link.read():
                     self._take(message, segments)
+        # Last: who is reaped can't be listened to, and may be among those that were ready.
+        if any(key.fileobj is self._wake_reader for key, _ in ready):
+            self._drain_wake_ups()
+            self._reap()
         self._link.flush()
 
     def _take(self, message: m.AnyMessage, segments: tuple[bytes, ...]) -> None:

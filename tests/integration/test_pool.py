@@ -227,3 +227,19 @@ def test_the_configs_of_a_large_kernel_are_shared_out(daemon: Daemon) -> None:
     assert all(unit.registers for unit in answer.contents.units)
     assert daemon.status().counters["assistants"] >= 1
     assert daemon.status().running == 0
+
+
+def test_many_workers_that_come_and_go_leave_their_forkserver_in_peace(tmp_path: Path) -> None:
+    daemon = Daemon(tmp_path, "--slots", "8")
+    try:
+        kernels = [pointwise(f"many_{number}", body=f"value + {number}.0") for number in range(48)]
+        with daemon.pool() as pool:
+            for future in [pool.warm(kernel.name, kernel.source) for kernel in kernels]:
+                answer = future.result(timeout=240)
+                assert isinstance(answer, Compiled)
+                assert len(answer.contents.units) == 2
+        counters = daemon.status().counters
+        assert counters["forkservers_started"] == 1
+        assert counters.get("forkservers_lost", 0) == counters.get("jobs_failed", 0) == 0
+    finally:
+        daemon.close()
