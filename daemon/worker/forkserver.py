@@ -55,8 +55,8 @@ ENVIRONMENT = {
 }
 CONNECT_SECONDS = 10.0
 IDLE_EXIT_SECONDS = 900.0
-# Idle workers; half of what a burst on 16 slots wants at once. One costs page tables, 1 to 2 MB.
-STANDBY = 8
+# Idle workers: a burst on 16 slots finds them all. One costs its page tables, 1 to 2 MB.
+STANDBY = 16
 _RECEIVE_BYTES = 1 << 18
 
 
