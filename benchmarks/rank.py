@@ -26,11 +26,12 @@ def main() -> None:
         model, inputs = resnet50().cuda(), torch.randn(4, 3, 224, 224, device="cuda")
     print("ready", flush=True)
     sys.stdin.readline()
-    started, before = time.monotonic(), cpu_seconds()
+    started, before, own = time.monotonic(), cpu_seconds(), time.process_time()
     loss = torch.compile(model)(inputs).float().square().mean()
     loss.backward()
     torch.cuda.synchronize()
     told = {"seconds": time.monotonic() - started, "cpu": cpu_seconds() - before, "device": loss.device.index}
+    told["own"] = time.process_time() - own
     print(json.dumps({**told, "loss": loss.item()}), flush=True)
 
 

@@ -4,7 +4,7 @@
 
 Both in one run; all ranks share one fresh cache directory, as under torchrun; the daemon and its forkserver are ready.
 For each: seconds until the last rank has taken its first step (tracing and code generation included, which every rank
-does for itself), CPU seconds of everything, the compile processes and their memory at its peak (proportional set size:
+does for itself), CPU seconds of everything and of the compile processes alone, the compile processes and their memory at its peak (proportional set size:
 pages that processes share are counted once), and the units that were compiled, counted by Triton's cache.
 """
 
@@ -39,6 +39,7 @@ class Row:
     pool: str
     wall: float
     cpu: float
+    compiling: float
     memory: float
     processes: int
     units: int
@@ -129,7 +130,8 @@ def measure_stock(model: str, ranks: int, folder: Path) -> Row:
     memory = Memory([process.pid for process in processes], themselves=False)
     told = step(processes)
     memory.stop()
-    return row(model, ranks, "torch SubprocPool", folder, told, sum(t["cpu"] for t in told), memory)
+    compiling = sum(t["cpu"] - t["own"] for t in told)
+    return row(model, ranks, "torch SubprocPool", folder, told, compiling, memory)
 
 
 def measure_pool(model: str, ranks: int, folder: Path) -> Row:
@@ -141,27 +143,27 @@ def measure_pool(model: str, ranks: int, folder: Path) -> Row:
         cpu, memory = cpu_of(before), Memory(pids, themselves=True)
         told = step(processes)
         memory.stop()
-        everything = sum(t["cpu"] for t in told) + cpu_of(pool.status()) - cpu
-        return row(model, ranks, "compilepool", folder, told, everything, memory)
+        return row(model, ranks, "compilepool", folder, told, cpu_of(pool.status()) - cpu, memory)
 
 
 def row(
-    model: str, ranks: int, pool: str, folder: Path, told: list[dict[str, float]], cpu: float, memory: Memory
+    model: str, ranks: int, pool: str, folder: Path, told: list[dict[str, float]], compiling: float, memory: Memory
 ) -> Row:
     """The figures of one case; all ranks must have computed the same."""
     assert len({round(t["loss"], 2) for t in told}) == 1, [t["loss"] for t in told]
     units = len(counted(folder / "count"))
-    return Row(model, ranks, pool, max(t["seconds"] for t in told), cpu, memory.peak, memory.count, units)
+    wall, own = max(t["seconds"] for t in told), sum(t["own"] for t in told)
+    return Row(model, ranks, pool, wall, own + compiling, compiling, memory.peak, memory.count, units)
 
 
 def table(rows: list[Row]) -> Table:
     """The rows for a person."""
     shown = Table(title=f"{len(os.sched_getaffinity(0))} cores")
-    for name in ("model", "ranks", "pool", "last rank's step, s", "CPU, s", "memory, MiB", "processes", "units"):
+    for name in ("model", "ranks", "pool", "step, s", "CPU, s", "compiling, s", "memory, MiB", "processes", "units"):
         shown.add_column(name, justify="left" if name in ("model", "pool") else "right")
     for r in rows:
         shown.add_row(
-            r.model, str(r.ranks), r.pool, f"{r.wall:.1f}", f"{r.cpu:.0f}", f"{r.memory:.0f}", str(r.processes),
+            r.model, str(r.ranks), r.pool, f"{r.wall:.1f}", f"{r.cpu:.0f}", f"{r.compiling:.0f}", f"{r.memory:.0f}", str(r.processes),
             str(r.units),
         )  # fmt: skip
     return shown
