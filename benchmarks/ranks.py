@@ -4,8 +4,9 @@
 
 Both in one run; all ranks share one fresh cache directory, as under torchrun; the daemon and its forkserver are ready.
 For each: seconds until the last rank has taken its first step (tracing and code generation included, which every rank
-does for itself), CPU seconds of everything and of the compile processes alone, the compile processes and their memory at its peak (proportional set size:
-pages that processes share are counted once), and the units that were compiled, counted by Triton's cache.
+does for itself), CPU seconds of everything and of the compile processes alone, how many those are and their memory at
+its peak (proportional set size: pages that processes share are counted once), and the units that were compiled, counted
+by Triton's cache.
 """
 
 import argparse
@@ -162,10 +163,8 @@ def table(rows: list[Row]) -> Table:
     for name in ("model", "ranks", "pool", "step, s", "CPU, s", "compiling, s", "memory, MiB", "processes", "units"):
         shown.add_column(name, justify="left" if name in ("model", "pool") else "right")
     for r in rows:
-        shown.add_row(
-            r.model, str(r.ranks), r.pool, f"{r.wall:.1f}", f"{r.cpu:.0f}", f"{r.compiling:.0f}", f"{r.memory:.0f}", str(r.processes),
-            str(r.units),
-        )  # fmt: skip
+        figures = [f"{r.wall:.1f}", *(f"{value:.0f}" for value in (r.cpu, r.compiling, r.memory))]
+        shown.add_row(r.model, str(r.ranks), r.pool, *figures, str(r.processes), str(r.units))
     return shown
 
 

@@ -34,9 +34,13 @@ class Counts:
         self.calls = 0
         compile_kernel = triton.compile
 
-        def noted(*arguments: Any, **options: Any) -> Any:
+        def noted(source: Any, *arguments: Any, **options: Any) -> Any:
             self.calls += 1
-            return compile_kernel(*arguments, **options)
+            before = self.now()["compiled"]
+            made = compile_kernel(source, *arguments, **options)
+            if self.now()["compiled"] > before:
+                print(f"compiled in the program: {source.name}", file=sys.stderr)
+            return made
 
         triton.compile = noted
 
