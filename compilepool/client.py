@@ -10,7 +10,6 @@ asked for, and the reason is said once; what is wrong with a kernel is raised.
 
 import contextlib
 import functools
-import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -25,6 +24,7 @@ from compilepool.autostart import get_link
 from compilepool.future import CompileFuture
 from compilepool.kernel import Wanted, wanted
 from compilepool.link import Answered, Link
+from compilepool.once import SayOnce
 from compilepool.options import Options
 from compilepool.protocol import messages as m
 from compilepool.protocol.detect import NoToolchain, detect
@@ -32,8 +32,6 @@ from compilepool.protocol.errors import CompilePoolError, PoolUnavailable
 from compilepool.protocol.rendezvous import default_socket
 from compilepool.protocol.toolchain import Toolchain
 from compilepool.spawn import CommandFailed, run_command
-
-log = logging.getLogger("compilepool")
 
 # Starting one takes an interpreter's start; its imports come after.
 _START_FORKSERVER_SECONDS = 25.0
@@ -189,19 +187,7 @@ class Pool:
                 link.tell(m.StartFailed(str(exc)))
 
 
-class _SaysOnce:
-    """Tells the user once a process why the pool is not used."""
-
-    def __init__(self) -> None:
-        self._said = False
-
-    def __call__(self, error: PoolUnavailable) -> None:
-        if not self._said:
-            self._said = True
-            log.warning("compiling in this process, without the compile pool: %s", error)
-
-
-say_once = _SaysOnce()
+say_once = SayOnce("compiling in this process, without the compile pool: %s")
 
 
 def _toolchain() -> Toolchain | None:

@@ -17,8 +17,7 @@ QUEUED    in the fair queue
 RUNNING   a worker compiles it; it holds a slot
 KILLING   nobody wants it any more and the forkserver was told so; it holds its slot until the worker is gone
 
-A *probe* is a request that only asks for its domain's forkserver: its job goes from WAITING to gone when one is ready.
-
+A *probe* only asks for its domain's forkserver: its job goes from WAITING to gone when one is ready.
 Rules:
 - Every request is answered exactly once, by `Answer` or `Fail`; a cancelled or disconnected one by silence.
 - A request joins a job with its own key, or with its wider one.

@@ -6,7 +6,6 @@ long, a forkserver that imports torch, is started at once, in a process of its o
 """
 
 import importlib.util
-import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -16,9 +15,9 @@ from types import ModuleType
 from typing import Any
 
 from compilepool.inductor.prepare import start_forkserver
-from compilepool.inductor.versions import is_known, unknown
+from compilepool.inductor.versions import KNOWN, is_known
+from compilepool.once import SayOnce
 
-log = logging.getLogger("compilepool")
 ASYNC_COMPILE = "torch._inductor.async_compile"
 
 
@@ -27,7 +26,7 @@ def install() -> None:
     import torch
 
     if not is_known(torch.__version__):
-        _say_unknown(torch.__version__)
+        _say_unknown(KNOWN, torch.__version__)
         return
     start_forkserver(os.environ)
     if (module := sys.modules.get(ASYNC_COMPILE)) is not None:
@@ -57,17 +56,7 @@ def _hook(module: ModuleType) -> None:
     hook.put_in(module)
 
 
-class _SaysOnce:
-    def __init__(self) -> None:
-        self._said = False
-
-    def __call__(self, version: str) -> None:
-        if not self._said:
-            self._said = True
-            log.warning("%s", unknown(version))
-
-
-_say_unknown = _SaysOnce()
+_say_unknown = SayOnce("compilepool knows torch %s, not %s: torch.compile keeps torch's own compile pool")
 
 
 class _OnImport(MetaPathFinder):

@@ -1,6 +1,7 @@
 """Which torch the hook knows. A torch that is not known keeps its own pool: what it submits may have changed."""
 
 OLDEST, NEWEST = (2, 11), (2, 13)
+KNOWN = "2.11 to 2.13"
 
 
 def is_known(version: str) -> bool:
@@ -10,9 +11,3 @@ def is_known(version: str) -> bool:
     except ValueError:
         return False
     return OLDEST <= (major, minor) <= NEWEST
-
-
-def unknown(version: str) -> str:
-    """What to say of one that is not."""
-    known = " to ".join(".".join(map(str, release)) for release in (OLDEST, NEWEST))
-    return f"compilepool knows torch {known}, not {version}: torch.compile keeps torch's own compile pool"

@@ -131,7 +131,7 @@ def test_without_a_daemon_the_program_compiles_itself_and_says_so_once(
 ) -> None:
     from compilepool import client
 
-    client.say_once = client._SaysOnce()
+    client.say_once = client.SayOnce("compiling in this process, without the compile pool: %s")
     kernel = pointwise("alone")
     with connect(tmp_path / "none.sock", autostart=False) as pool:
         for _ in range(2):
