@@ -130,8 +130,9 @@ def test_without_a_daemon_the_program_compiles_itself_and_says_so_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     from compilepool import client
+    from compilepool.once import SayOnce
 
-    client.say_once = client.SayOnce("compiling in this process, without the compile pool: %s")
+    client.say_once = SayOnce("compiling in this process, without the compile pool: %s")
     kernel = pointwise("alone")
     with connect(tmp_path / "none.sock", autostart=False) as pool:
         for _ in range(2):
