@@ -21,21 +21,17 @@ import signal
 import socket
 import threading
 import time
-from collections import deque
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from compilepool.daemon.worker.link import DaemonLink, Retired
 from compilepool.daemon.worker.no_driver import occupy
 from compilepool.daemon.worker.scratch import scratch_root
 from compilepool.protocol import messages as m
-from compilepool.protocol.connection import Connection, End, choose_protocol
 from compilepool.protocol.environment import decides_compiles
-from compilepool.protocol.errors import CompileError, CompilePoolError, Failure, PoolUnavailable, from_wire
-from compilepool.protocol.frames import Buffer
-from compilepool.protocol.toolchain import Toolchain
+from compilepool.protocol.errors import CompileError, Failure
 
 if TYPE_CHECKING:
     from compilepool.daemon.worker.board import Board
@@ -53,104 +49,9 @@ ENVIRONMENT = {
     # Importing torch must not start another one.
     "COMPILEPOOL": "0",
 }
-CONNECT_SECONDS = 10.0
 IDLE_EXIT_SECONDS = 900.0
 # Idle workers: a burst on 16 slots finds them all. One costs its page tables, 1 to 2 MB.
 STANDBY = 16
-_RECEIVE_BYTES = 1 << 18
-
-
-class Retired(Exception):
-    """The forkserver is to exit; the message says why."""
-
-
-def attach(path: Path, toolchain: Toolchain) -> "DaemonLink":
-    """Connect to the daemon and be adopted.
-
-    Raises PoolUnavailable with the reason, or Retired where another serves this toolchain already.
-    """
-    sock = socket.socket(socket.AF_UNIX)
-    sock.settimeout(CONNECT_SECONDS)
-    try:
-        sock.connect(str(path))
-        link = DaemonLink(sock)
-        link.greet(toolchain)
-    except (OSError, CompilePoolError) as exc:
-        sock.close()
-        raise PoolUnavailable(f"can't attach to the daemon at {path}: {exc}") from exc
-    return link
-
-
-class DaemonLink:
-    """The socket to the daemon, without blocking: what can't be sent at once waits here."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self.socket = sock
-        self.slots = 1
-        self._connection = Connection(End.FORKSERVER)
-        self._unsent: deque[memoryview] = deque()
-
-    @property
-    def sending(self) -> bool:
-        """Whether something waits to be sent."""
-        return bool(self._unsent)
-
-    def greet(self, toolchain: Toolchain) -> None:
-        """Exchange the greeting and wait to be adopted, blocking; raises Retired if another is there already."""
-        while True:
-            for received in self._connection.receive(self._receive()):
-                match received.message:
-                    case m.Welcome():
-                        self._welcomed(received.message, toolchain)
-                    case m.Adopt():
-                        self.socket.setblocking(False)
-                        return
-                    case m.Retire(reason):
-                        raise Retired(reason)
-                    case m.Refusal(failure):
-                        raise from_wire(failure)
-
-    def _welcomed(self, welcome: m.Welcome, toolchain: Toolchain) -> None:
-        protocol = choose_protocol(welcome)
-        if protocol is None:
-            raise PoolUnavailable("the daemon speaks no protocol that this forkserver speaks")
-        self.slots = welcome.slots
-        for buffer in self._connection.send(m.Hello(protocol, "forkserver", toolchain)):
-            self.socket.sendall(buffer)
-
-    def read(self) -> list[tuple[m.AnyMessage, tuple[bytes, ...]]]:
-        """Messages that have arrived; raises Retired when the daemon is gone or broke the protocol."""
-        try:
-            chunk = self._receive()
-            return [(received.message, received.segments) for received in self._connection.receive(chunk)]
-        except BlockingIOError:
-            return []
-        except (OSError, CompilePoolError) as exc:
-            raise Retired(f"lost the daemon: {exc}") from exc
-
-    def post(self, message: m.AnyMessage, segments: Iterable[Buffer] = ()) -> None:
-        """Send, as far as the socket takes it; the rest when it is writable."""
-        self._unsent.extend(memoryview(buffer) for buffer in self._connection.send(message, tuple(segments)))
-        self.flush()
-
-    def flush(self) -> None:
-        """Send what waits, as far as the socket takes it."""
-        try:
-            while self._unsent:
-                sent = self.socket.send(self._unsent[0])
-                rest = self._unsent.popleft()[sent:]
-                if rest:
-                    self._unsent.appendleft(rest)
-        except BlockingIOError:
-            return
-        except OSError as exc:
-            raise Retired(f"lost the daemon: {exc}") from exc
-
-    def _receive(self) -> bytes:
-        chunk = self.socket.recv(_RECEIVE_BYTES)
-        if not chunk:
-            raise ConnectionResetError("it closed the connection")
-        return chunk
 
 
 def prepare_environment() -> None:
@@ -176,6 +77,7 @@ class Forkserver:
         self._workers: dict[int, Worker] = {}
         self._idle: list[Worker] = []
         self._leads: dict[int, Worker] = {}
+        self._forks_ahead = True
         self._selector = selectors.DefaultSelector()
         self._wake_reader, self._wake_writer = socket.socketpair()
 
@@ -223,11 +125,11 @@ class Forkserver:
     def _turn(self) -> None:
         interest = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._link.sending else 0)
         self._selector.modify(self._link.socket, interest)
-        short = len(self._idle) < min(self._link.slots, STANDBY)
+        short = self._forks_ahead and len(self._idle) < min(self._link.slots, STANDBY)
         working = len(self._workers) > len(self._idle)
         ready = self._selector.select(0 if short else None if working else self._idle_exit)
         if not ready and short:
-            self._idle.append(self._fork())
+            self._fork_ahead()
         elif not ready and not working:
             raise Retired(f"idle for {self._idle_exit:.0f} s")
         for key, events in ready:
@@ -270,6 +172,13 @@ class Forkserver:
         worker = fork_worker(_work)
         self._workers[worker.pid] = worker
         return worker
+
+    def _fork_ahead(self) -> None:
+        try:
+            self._idle.append(self._fork())
+        except OSError:
+            # A limit on processes, or memory: whoever needs a worker is told; none is forked in reserve until one ends.
+            self._forks_ahead = False
 
     def _begin(self, job: "Job", *, assisting: bool = False) -> "Worker":
         """Put a worker to a job; OSError if there is none and none can be forked."""
@@ -326,6 +235,8 @@ class Forkserver:
 
     def _ended(self, worker: "Worker", outcome: "Outcome") -> None:
         job = worker.job
+        # One that died while it waited would be followed by the next, for ever.
+        self._forks_ahead = job is not None
         if job is None:
             if worker in self._idle:
                 self._idle.remove(worker)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from compilepool.daemon.detach import DidNotStart, run_detached
 from compilepool.daemon.worker import forkserver
+from compilepool.daemon.worker.link import Retired, attach
 from compilepool.protocol.detect import NoToolchain, detect
 from compilepool.protocol.errors import PoolUnavailable
 from compilepool.protocol.rendezvous import forkserver_log
@@ -21,8 +22,8 @@ def run(socket: Path, idle_exit: float, attached: Callable[[], None] = lambda: N
     """
     toolchain = _toolchain()
     try:
-        link = forkserver.attach(socket, toolchain)
-    except forkserver.Retired as exc:
+        link = attach(socket, toolchain)
+    except Retired as exc:
         # As good as attached: there is one.
         attached()
         return str(exc)

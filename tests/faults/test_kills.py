@@ -222,3 +222,17 @@ def test_an_assistant_that_dies_costs_nothing_but_its_work(daemon: Daemon, tmp_p
     status = daemon.status()
     assert status.counters["assistants"] >= 1
     assert status.counters.get("jobs_failed", 0) == status.running == 0
+
+
+def test_idle_workers_that_are_killed_are_not_missed(daemon: Daemon, tmp_path: Path) -> None:
+    first, second = pointwise("before_them"), pointwise("after_them")
+    with daemon.pool() as pool:
+        assert isinstance(pool.warm(first.name, first.source).result(timeout=120), Compiled)
+        forkserver = daemon.forkserver()
+        idle = [worker for worker in forkserver.children() if worker.name() == "cpool-idle"]
+        assert idle
+        for worker in idle:
+            worker.kill()
+        wait_gone(*idle)
+        assert isinstance(pool.warm(second.name, second.source).result(timeout=120), Compiled)
+    assert daemon.forkserver() == forkserver
