@@ -212,11 +212,11 @@ def test_without_a_daemon_torch_has_its_own_pool(
 
 @pytest.mark.parametrize("torchs", [{"compile_threads": 1}, {"worker_start_method": "fork"}])
 def test_torchs_own_settings_keep_their_meaning(
-    use: Callable[[Path], Any], daemon: Daemon, monkeypatch: pytest.MonkeyPatch, torchs: dict[str, Any]
+    use: Callable[[Path], Any], shared_daemon: Daemon, monkeypatch: pytest.MonkeyPatch, torchs: dict[str, Any]
 ) -> None:
     from torch._inductor import config
 
-    asynchronous = use(daemon.socket)
+    asynchronous = use(shared_daemon.socket)
     with config.patch(torchs):
         if torchs.get("compile_threads") == 1:
             assert asynchronous.use_process_pool() is False
