@@ -21,6 +21,7 @@ def activate() -> None:
 
         install()
     except Exception:
+        # Whatever it is: torch turns an entry point's exception into a failed `import torch`.
         import logging
 
         logging.getLogger("compilepool").warning("torch.compile keeps torch's own compile pool", exc_info=True)

@@ -182,6 +182,9 @@ class Attempts:
             board.lay_out(len(self._configs))
             for index in board.claims(self.order()):
                 self.compile(index)
+                if index in self._failed:
+                    # Most errors are the kernel's and would be every config's: torch's loop says which are not.
+                    break
         self._autotuner._precompile_config = lambda config: self._look_up(config, board)
         try:
             self._autotuner.precompile(warm_cache_only=True)

@@ -199,9 +199,13 @@ class Forkserver:
     def _spawn(self, spawn: m.Spawn, body: bytes) -> None:
         from compilepool.daemon.worker.process import open_job
 
+        job = None
         try:
-            self._leads[spawn.job] = self._begin(open_job(spawn, body, self._root))
+            job = open_job(spawn, body, self._root)
+            self._leads[spawn.job] = self._begin(job)
         except OSError as exc:
+            if job is not None:
+                job.close()
             failure = Failure("unavailable", f"no worker could be forked: {exc}", spawn.task.name)
             self._link.post(m.JobFailed(spawn.job, failure, m.Cost(0.0, 0.0, 0)))
 

@@ -95,7 +95,7 @@ def test_with_other_settings_it_agrees_with_eager(
     assert no_parent_compile == []
 
 
-def test_coordinate_descent_agrees_with_eager_and_is_found_again(compiled: list[str], shared_daemon: Daemon) -> None:
+def test_coordinate_descent_agrees_with_eager_at_first_and_when_it_was_tuned(compiled: list[str]) -> None:
     x = torch.randn(1000, 384, device="cuda")
     with torch._inductor.config.patch(coordinate_descent_tuning=True, fx_graph_cache=False):
         check(x)
@@ -104,7 +104,7 @@ def test_coordinate_descent_agrees_with_eager_and_is_found_again(compiled: list[
     assert compiled
 
 
-def test_a_fresh_cache_gets_its_files(compiled: list[str], no_parent_compile: list[str]) -> None:
+def test_a_fresh_cache_is_left_with_nothing_missing(compiled: list[str], no_parent_compile: list[str]) -> None:
     from torch._inductor.utils import fresh_cache
 
     with fresh_cache():
