@@ -1,10 +1,11 @@
 """The pool against torch's own, N client processes at once, and what a request costs beside its compile.
 
-    python -m benchmarks.pool [--clients 1 2 4] [--corpus llama_train ...] [--json FILE]
+    python -m benchmarks.pool [--clients 1 2 4] [--corpus llama_train ...] [--beside N] [--json FILE]
 
 For each N, in turn: N processes that have imported torch each compile the same kernels through a ready daemon (fresh
 store, warm forkserver), then N such processes through a SubprocPool of their own, which they start, as torch.compile
-does. `floor` is what the distinct kernels must take: their workers' CPU seconds over the cores.
+does. `floor` is what the distinct kernels must take: their workers' CPU seconds over the cores. With --beside, N
+processes that only compute run all the time, as a training job's own would.
 """
 
 import argparse
@@ -78,6 +79,18 @@ def daemon() -> Iterator[Pool]:
                 yield pool
             finally:
                 pool.stop(now=True)
+
+
+@contextlib.contextmanager
+def computing(count: int) -> Iterator[None]:
+    """So many processes that only compute."""
+    burners = [subprocess.Popen([sys.executable, "-c", "while True: sum(range(10**6))"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for burner in burners:
+            burner.kill()
+            burner.wait()
 
 
 def compile_all(pool: Pool, kernels: list[Kernel]) -> list[Compiled]:
@@ -179,20 +192,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--corpus", nargs="+", default=["llama_train", "resnet50_train"])
+    parser.add_argument("--beside", type=int, default=0, metavar="N")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     console = Console(width=120)
-    overhead = measure_overhead()
-    for name, milliseconds in overhead.items():
-        console.print(f"{name}: {milliseconds:.2f} ms")
-    rows: list[Row] = []
-    for corpus in options.corpus:
-        for clients in options.clients:
-            rows.append(measure_pool(corpus, clients))
-            rows.append(measure_stock(corpus, clients, rows[-1].floor))
-            # As far as it has come: a run of minutes that is cut short must not be lost.
-            console.print(table(rows[-2:]))
-            save(options.json, rows, overhead)
+    with computing(options.beside):
+        overhead = measure_overhead()
+        for name, milliseconds in overhead.items():
+            console.print(f"{name}: {milliseconds:.2f} ms")
+        rows: list[Row] = []
+        for corpus in options.corpus:
+            for clients in options.clients:
+                rows.append(measure_pool(corpus, clients))
+                rows.append(measure_stock(corpus, clients, rows[-1].floor))
+                # As far as it has come: a run of minutes that is cut short must not be lost.
+                console.print(table(rows[-2:]))
+                save(options.json, rows, overhead)
     console.print(table(rows))
 
 

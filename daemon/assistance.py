@@ -1,8 +1,8 @@
 """Which running jobs get more workers, when slots are free and nothing is queued.
 
 A job compiles its kernel's configs one after the other. Splitting every kernel costs 7 to 10 % CPU; not splitting any
-lets one kernel of twenty configs hold up thirty others. So a job is split only while slots would stay empty: each
-assistant takes one config that nobody has taken, and ends. The job with the most left to do is assisted first.
+lets one kernel of twenty configs hold up thirty others. So a job is split only while slots would stay empty: an
+assistant takes configs until none is left that nobody has taken. The job with the most left to do is assisted first.
 """
 
 from collections import Counter

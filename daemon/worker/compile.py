@@ -7,8 +7,8 @@ does not depend on where it was made, and two so that a program has nothing left
 - The source is written to a scratch directory, but compiled as if it stood in the client's cache: its path is in the
   binary's line tables. `__file__` stays in the scratch directory, since torch looks beside it for cached best configs.
 - Paths in the pickle are relative to named roots (`protocol.portable`).
-- A kernel of several configs may be compiled by several workers (`board`): the lead takes one config after the other,
-  an assistant one that nobody has taken. The lead then runs torch's own loop, for which everything is there.
+- A kernel of several configs may be compiled by several workers (`board`): lead and assistants take one config after
+  the other, until none is left that nobody has taken. The lead then runs torch's own loop, which finds everything.
 - The smaller reduction blocks that torch tries when a kernel takes many registers are compiled too (`rblock`).
 """
 
@@ -94,13 +94,11 @@ def compile_kernel(recipe: Recipe, source: str, place: Scratch, board: Board) ->
 
 
 def assist(recipe: Recipe, source: str, place: Scratch, board: Board) -> None:
-    """Compile one config that nobody has taken, into the lead's directory; who fails leaves it to the lead."""
+    """Compile configs that nobody has taken, into the lead's directory; those that fail are left to the lead."""
     with _loaded(recipe, source, place) as autotuner:
         if len(board) == len(autotuner.configs):
             attempts = Attempts(autotuner, recipe.name)
-            for index in board.claims(attempts.order()):
-                attempts.compile(index)
-                return
+            attempts.compile_unclaimed(board)
 
 
 @contextmanager
@@ -173,6 +171,14 @@ class Attempts:
         except Exception as exc:  # noqa: BLE001 - torch's loop decides which of them drop a config
             self._failed[index] = exc
 
+    def compile_unclaimed(self, board: Board) -> None:
+        """Compile one config after the other that nobody has taken, until none is left or one fails."""
+        for index in board.claims(self.order()):
+            self.compile(index)
+            if index in self._failed:
+                # Most errors are the kernel's and would be every config's: torch's loop says which are not.
+                break
+
     def compile_all(self, board: Board) -> None:
         """Compile all configs together with whoever assists, then let torch's own loop choose from the results.
 
@@ -180,11 +186,7 @@ class Attempts:
         """
         if len(self._configs) > 1:
             board.lay_out(len(self._configs))
-            for index in board.claims(self.order()):
-                self.compile(index)
-                if index in self._failed:
-                    # Most errors are the kernel's and would be every config's: torch's loop says which are not.
-                    break
+            self.compile_unclaimed(board)
         self._autotuner._precompile_config = lambda config: self._look_up(config, board)
         try:
             self._autotuner.precompile(warm_cache_only=True)

@@ -252,7 +252,10 @@ class Forkserver:
             job.close()
             for assistant in self._of(job.number):
                 assistant.kill()
+            # Before the answer: whoever has it finds nothing left behind.
+            job.clean_up()
             self._answer(job, outcome)
+            return
         if job is not None and job.number not in self._leads:
             job.clean_up()
 

@@ -2,7 +2,7 @@
 
 A fork costs 5 to 9 ms and a forkserver forks one after the other, so workers are forked before there is work for them:
 they wait at their control socket (`child`). A job has one lead, which answers for it, and may have assistants, which
-compile one config each and leave it in the directory that they share.
+compile some of its configs and leave them in the directory that they share.
 """
 
 import os
