@@ -23,7 +23,7 @@ _POLL_SECONDS = 0.02
 _IDLE_EXIT_SECONDS = "1800"
 
 
-def get_link(options: Options, toolchain: Toolchain | None, on_start_forkserver: Callable[[], None]) -> Link:
+def get_link(options: Options, toolchain: Toolchain | None, on_start_forkserver: Callable[[Link], None]) -> Link:
     """A link to the running daemon, or to one started now; raises PoolUnavailable with the reason."""
     deadline = time.monotonic() + options.start_timeout
     while True:

@@ -3,25 +3,28 @@
     with compilepool.connect() as pool:
         autotuner = pool.compile_source(name, source).result()
 
-A `Pool` is for all threads of a process and survives its daemon: each request goes to the daemon that is there at the
-time. What the pool can't do (no daemon, lost daemon, no forkserver) is compiled in this process when its result is
-asked for, and the reason is said once; what is wrong with a kernel is raised.
+A `Pool` is for all threads of a process, and for its forks, and survives its daemon: each request goes to the daemon
+that is there at the time, and to the next one if that is lost. What the pool can't do (no daemon, no forkserver) is
+compiled in this process when its result is asked for, and the reason is said once; what is wrong with a kernel is
+raised.
 """
 
 import contextlib
 import functools
+import math
 import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, cast, get_args
+from typing import Any, Self, TypeVar, cast, get_args
 
 import msgspec
 
 from compilepool.autostart import get_link
-from compilepool.future import CompileFuture
+from compilepool.channel import Channel, Request
+from compilepool.future import CompileFuture, PoolFuture
 from compilepool.kernel import Wanted, wanted
 from compilepool.link import Answered, Link
 from compilepool.once import SayOnce
@@ -33,8 +36,10 @@ from compilepool.protocol.rendezvous import default_socket
 from compilepool.protocol.toolchain import Toolchain
 from compilepool.spawn import CommandFailed, run_command
 
-# Starting one takes an interpreter's start; its imports come after.
-_START_FORKSERVER_SECONDS = 25.0
+T = TypeVar("T")
+
+# The daemon gives it 30 s to attach and 300 s to import; whoever starts it is told how that went.
+_START_FORKSERVER_SECONDS = 330.0
 
 
 def connect(socket: str | os.PathLike[str] | None = None, *, autostart: bool = True, fallback: bool = True) -> "Pool":
@@ -58,13 +63,12 @@ def connect(socket: str | os.PathLike[str] | None = None, *, autostart: bool = T
 class Pool:
     """See the module's docstring; made by `connect`."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, on_retry: Callable[[], None] = lambda: None) -> None:
         self._options = options
-        self._lock = threading.Lock()
-        self._link: Link | None = None
+        self._channel = Channel(self._connect, on_retry)
 
     def __repr__(self) -> str:
-        return f"<Pool [{self._options.socket} | {self._link!r}]>"
+        return f"<Pool [{self._options.socket} | {self._channel!r}]>"
 
     def __enter__(self) -> Self:
         return self
@@ -75,22 +79,22 @@ class Pool:
         self.close()
 
     def close(self) -> None:
-        """Disconnect; what was not answered is no longer wanted."""
-        with self._lock:
-            link, self._link = self._link, None
-        if link is not None:
-            link.close()
+        """Disconnect for good; what was not answered is no longer wanted."""
+        self._channel.close()
 
-    def compile_source(self, name: str, source: str, *, priority: m.Priority = "foreground") -> CompileFuture:
+    def compile_source(
+        self, name: str, source: str, *, priority: m.Priority = "foreground", timeout: float | None = None
+    ) -> CompileFuture:
         """Compile an Inductor kernel: the strings that torch passes to `AsyncCompile.triton`.
 
         name: the kernel's name in the source
         source: the module's text
-        priority: 'background' for what nobody waits for yet
+        priority: 'background' for what nobody waits for yet; to wait for its result makes it urgent
+        timeout: seconds that the compile may take once it has begun; None: as many as the daemon allows
         The future's result is a CachingAutotuner: on a machine with the kernel's GPU its launchers are built, elsewhere
         its `compile_results` are complete.
         """
-        _check_arguments(name, source, priority)
+        _check_arguments(name, source, priority, timeout)
         kernel = wanted(name, source)
         future = CompileFuture(name)
 
@@ -102,17 +106,19 @@ class Pool:
             elif isinstance(answer, m.Compiled):
                 future.arrived(functools.partial(self._load, kernel, answer, segments))
 
-        self._submit(kernel, priority, answered, future)
+        self._compile(kernel, priority, timeout, answered, future)
         return future
 
-    def warm(self, name: str, source: str, *, priority: m.Priority = "background") -> "Future[m.AnyMessage]":
+    def warm(
+        self, name: str, source: str, *, priority: m.Priority = "background", timeout: float | None = None
+    ) -> PoolFuture[m.AnyMessage]:
         """Have a kernel compiled and kept, without loading it here; the result is the daemon's `Compiled`.
 
         Imports no torch into this process (its Python must have it), and has no fallback.
         """
-        _check_arguments(name, source, priority)
-        future: Future[m.AnyMessage] = Future()
-        self._submit(wanted(name, source), priority, _into(future), future)
+        _check_arguments(name, source, priority, timeout)
+        future: PoolFuture[m.AnyMessage] = PoolFuture()
+        self._compile(wanted(name, source), priority, timeout, _into(future), future)
         return future
 
     def status(self) -> m.StatusReport:
@@ -123,28 +129,36 @@ class Pool:
         """Let the daemon finish what runs and exit; with `now`, give it up. Raises PoolUnavailable when none runs."""
         self._ask(functools.partial(m.Stop, now=now))
 
+    def events(self, after: int = 0) -> list[m.Event]:
+        """The daemon's latest events, oldest first: those after this number that it still has."""
+        return cast(m.Events, self._ask(functools.partial(m.GetEvents, after=after))).events
+
     def link(self) -> Link:
-        """The link to the daemon, made anew if it was lost or this process is a fork; raises PoolUnavailable."""
-        with self._lock:
-            if self._link is None or not self._link.usable:
-                self._link = get_link(self._options, _toolchain(), self._start_forkserver)
-            return self._link
+        """The link to the daemon, made anew if it was lost; raises PoolUnavailable."""
+        return self._channel.link()
 
-    def open_link(self) -> Link | None:
-        """The link to the daemon if there is one: never waits."""
-        link = self._link
-        return link if link is not None and link.usable else None
+    def request(
+        self, make: Callable[[int], m.AnyMessage], segments: Sequence[bytes], answered: Answered, future: PoolFuture[T]
+    ) -> None:
+        """Have the message `make(id)` answered: `answered` is called once, and a cancelled future cancels it."""
+        request = Request(make, segments, answered)
+        future.on_blocked = request.promote
+        self._channel.submit(request)
+        future.add_done_callback(lambda done: request.drop() if done.cancelled() else None)
 
-    def _submit(self, kernel: Wanted, priority: m.Priority, answered: Answered, future: "Future[Any]") -> None:
-        make = functools.partial(kernel.message, priority=priority)
+    def _connect(self) -> Link:
+        return get_link(self._options, _toolchain(), self._start_forkserver)
+
+    def _compile(
+        self, kernel: Wanted, priority: m.Priority, timeout: float | None, answered: Answered, future: PoolFuture[Any]
+    ) -> None:
+        make = functools.partial(kernel.message, priority=priority, timeout=timeout)
         try:
             _require_toolchain()
-            link = self.link()
-            number = link.request(make, answered, (kernel.canonical,))
         except PoolUnavailable as exc:
             answered(exc, ())
         else:
-            future.add_done_callback(lambda done: link.cancel(number) if done.cancelled() else None)
+            self.request(make, (kernel.canonical,), answered, future)
 
     def _ask(self, make: Callable[[int], m.AnyMessage]) -> m.AnyMessage:
         future: Future[m.AnyMessage] = Future()
@@ -172,19 +186,18 @@ class Pool:
         except PoolUnavailable as exc:
             return self._without_pool(kernel, exc)
 
-    def _start_forkserver(self) -> None:
+    def _start_forkserver(self, link: Link) -> None:
         """The daemon asks for one; the reader's thread must not wait for it."""
-        threading.Thread(target=self._run_forkserver, name="compilepool-start-forkserver", daemon=True).start()
+        name = "compilepool-start-forkserver"
+        threading.Thread(target=self._run_forkserver, args=(link,), name=name, daemon=True).start()
 
-    def _run_forkserver(self) -> None:
-        link = self._link
+    def _run_forkserver(self, link: Link) -> None:
         expected = msgspec.json.encode(detect()).decode()
         arguments = ("forkserver", "--detach", "--socket", str(self._options.socket), "--expect", expected)
         try:
             run_command(*arguments, timeout=_START_FORKSERVER_SECONDS)
         except CommandFailed as exc:
-            if link is not None:
-                link.tell(m.StartFailed(str(exc)))
+            link.tell(m.StartFailed(str(exc)))
 
 
 say_once = SayOnce("compiling in this process, without the compile pool: %s")
@@ -198,7 +211,7 @@ def _toolchain() -> Toolchain | None:
         return None
 
 
-def _check_arguments(name: str, source: str, priority: m.Priority) -> None:
+def _check_arguments(name: str, source: str, priority: m.Priority, timeout: float | None) -> None:
     """Raise here what the daemon would refuse: it ends the connection, and with it everybody else's requests."""
     for what, value in (("name", name), ("source", source)):
         if not isinstance(value, str):
@@ -206,6 +219,8 @@ def _check_arguments(name: str, source: str, priority: m.Priority) -> None:
     source.encode()
     if priority not in get_args(m.Priority):
         raise ValueError(f"priority is one of {', '.join(get_args(m.Priority))}; not {priority!r}")
+    if timeout is not None and not (timeout > 0 and math.isfinite(timeout)):
+        raise ValueError(f"timeout is a number of seconds, more than 0; not {timeout!r}")
 
 
 def _require_toolchain() -> None:

@@ -1,4 +1,6 @@
-"""The future of one kernel: done when the answer is here, finished by whoever asks for the result.
+"""The futures of a pool: one that is waited for is urgent from then on, whatever it was asked for as.
+
+That of a kernel is done when the answer is here, and finished by whoever asks for the result.
 
 What comes from the daemon is bytes. To unpack, unpickle and load them takes milliseconds of this process's own time and
 belongs to the thread that wants the kernel, as in torch's own `LambdaFuture`: the first `result()` does it, once.
@@ -8,12 +10,37 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
-from typing import Any
+from typing import Any, TypeVar
 
 from compilepool.protocol.errors import PoolUnavailable
 
+T = TypeVar("T")
 
-class CompileFuture(Future[Any]):
+
+class PoolFuture(Future[T]):
+    """A `concurrent.futures.Future` that calls `on_blocked`, once, when a thread begins to wait for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.on_blocked: Callable[[], None] | None = None
+
+    def result(self, timeout: float | None = None) -> T:
+        """The result; raises a CompilePoolError, or TimeoutError after `timeout` seconds."""
+        self._blocked()
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """The error that `result` would raise, or None."""
+        self._blocked()
+        return super().exception(timeout)
+
+    def _blocked(self) -> None:
+        on_blocked, self.on_blocked = self.on_blocked, None
+        if on_blocked is not None and not self.done():
+            on_blocked()
+
+
+class CompileFuture(PoolFuture[Any]):
     """A `concurrent.futures.Future` of a CachingAutotuner."""
 
     def __init__(self, name: str) -> None:

@@ -41,11 +41,11 @@ class Wanted:
         """What is compiled."""
         return canonical(self.source).encode()
 
-    def message(self, number: int, priority: m.Priority) -> m.Compile:
+    def message(self, number: int, priority: m.Priority, timeout: float | None = None) -> m.Compile:
         """The request, with this id."""
         # What coordinate descent found is none of the configs that the kernel itself proposes.
         exact = '"found_by_coordesc": true' in self.recipe.best_config
-        return m.Compile(number, self.recipe, priority, self.cache_dir, fresh=self.fresh, exact=exact)
+        return m.Compile(number, self.recipe, priority, self.cache_dir, timeout, fresh=self.fresh, exact=exact)
 
 
 def wanted(

@@ -4,6 +4,8 @@ Sends are serialised by a lock; one reader thread takes what arrives and hands i
 connection ends, everybody who still waits is told so, once. A compile may take minutes, so silence alone says nothing:
 when somebody has waited for `patience` seconds without any word, the daemon is asked for one, and lost if none comes in
 as long again. While nobody waits, the reader sleeps. A link is for one process: a fork must make its own.
+
+A daemon that drains says so: the link takes no new requests then, and closes when the last of the old ones is answered.
 """
 
 import contextlib
@@ -41,7 +43,7 @@ class Link:
         sock: socket.socket,
         connection: Connection,
         instance: str,
-        on_start_forkserver: Callable[[], None],
+        on_start_forkserver: Callable[["Link"], None],
         patience: float,
     ) -> None:
         self.instance = instance
@@ -58,23 +60,31 @@ class Link:
         self._waiting: dict[int, Answered] = {}
         self._ids = itertools.count(1)
         self._lost: PoolUnavailable | None = None
+        self._draining = False
         self._reader = threading.Thread(target=self._read, name="compilepool-reader", daemon=True)
         self._reader.start()
 
     def __repr__(self) -> str:
-        state = "lost" if self._lost else "open"
+        state = "lost" if self._lost else "draining" if self._draining else "open"
         return f"<Link [{state} | waiting: {len(self._waiting)} | daemon {self.instance[:8]}]>"
 
     @property
     def usable(self) -> bool:
-        """Whether this process may still use it."""
-        return self._lost is None and self.pid == os.getpid()
+        """Whether this process may still ask something on it."""
+        return self.open and not self._draining and self.pid == os.getpid()
+
+    @property
+    def open(self) -> bool:
+        """Whether answers may still come."""
+        return self._lost is None
 
     def request(self, make: Callable[[int], m.AnyMessage], answered: Answered, segments: Sequence[Buffer] = ()) -> int:
         """Send `make(id)`; `answered` is called exactly once. Returns the id; raises PoolUnavailable when lost."""
         with self._lock:
             if self._lost:
                 raise self._lost
+            if self._draining:
+                raise PoolUnavailable("the daemon is stopping")
             number = next(self._ids)
             self._waiting[number] = answered
             if len(self._waiting) == 1:
@@ -148,12 +158,15 @@ class Link:
 
     def _take(self, message: m.AnyMessage, segments: tuple[bytes, ...]) -> None:
         match message:
-            case m.Compiled() | m.Prepared() | m.Status() | m.Stopping():
+            case m.Compiled() | m.Prepared() | m.Status() | m.Events() | m.Stopping():
                 self._answer(message.id, message, segments)
             case m.Failed(number, failure):
                 self._answer(number, from_wire(failure), ())
             case m.StartForkserver():
-                self._on_start_forkserver()
+                self._on_start_forkserver(self)
+            case m.Draining():
+                self._draining = True
+                self._close_if_done()
             case m.Refusal(failure):
                 raise from_wire(failure)
 
@@ -162,6 +175,13 @@ class Link:
             answered = self._waiting.pop(number, None)
         if answered:
             answered(answer, segments)
+        self._close_if_done()
+
+    def _close_if_done(self) -> None:
+        with self._lock:
+            done = self._draining and not self._waiting
+        if done:
+            self._lose(PoolUnavailable("the daemon is stopping"))
 
     def _lose(self, error: PoolUnavailable) -> None:
         with self._lock:
@@ -175,7 +195,7 @@ class Link:
             answered(error, ())
 
 
-def open_link(options: Options, toolchain: Toolchain | None, on_start_forkserver: Callable[[], None]) -> Link:
+def open_link(options: Options, toolchain: Toolchain | None, on_start_forkserver: Callable[[Link], None]) -> Link:
     """Connect and greet within `connect_timeout`; raises PoolUnavailable with the reason.
 
     on_start_forkserver: called, in the reader's thread, when the daemon asks for a forkserver

@@ -17,10 +17,11 @@ class LookUp:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Let this forkserver run this job."""
+    """Let this forkserver run this job, for at most so many seconds."""
 
     job: int
     forkserver: int
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,13 @@ class Adopt:
 
 
 @dataclass(frozen=True, slots=True)
+class Ping:
+    """Ask this forkserver for a word."""
+
+    forkserver: int
+
+
+@dataclass(frozen=True, slots=True)
 class Retire:
     """Tell this forkserver to exit."""
 
@@ -85,4 +93,4 @@ class Forget:
     job: int
 
 
-Action = LookUp | Run | Assist | Kill | Answer | Fail | AskForForkserver | Adopt | Retire | Forget
+Action = LookUp | Run | Assist | Kill | Answer | Fail | AskForForkserver | Adopt | Ping | Retire | Forget

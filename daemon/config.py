@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from compilepool.daemon.pressure import default_limit
+from compilepool.daemon.scheduler import TIMEOUT_SECONDS
 from compilepool.daemon.slots import available_slots
 from compilepool.protocol.rendezvous import default_socket
 
@@ -18,6 +20,8 @@ class Config:
     socket: path of the listening socket
     store: directory of the artifact store
     slots: how many workers may run at once
+    timeout: how long one kernel may compile; a request may ask for less
+    memory: bytes that one worker with its children may take
     idle_exit: exit after this long without clients and jobs; None: never
     drain: how long SIGTERM waits for what runs
     """
@@ -25,6 +29,8 @@ class Config:
     socket: Path
     store: Path
     slots: int
+    timeout: float
+    memory: int
     idle_exit: float | None = None
     drain: float = 60.0
 
@@ -48,6 +54,8 @@ def read_config(
     socket: Path | None = None,
     store: Path | None = None,
     slots: int | None = None,
+    timeout: float = TIMEOUT_SECONDS,
+    memory: int | None = None,
     idle_exit: float | None = None,
 ) -> Config:
     """Settings from the command line, then the environment, then this host."""
@@ -55,5 +63,7 @@ def read_config(
         socket=(socket or default_socket(environ, os.getuid())).absolute(),
         store=(store or default_store(environ, os.getuid())).absolute(),
         slots=slots or available_slots(),
+        timeout=timeout,
+        memory=memory or default_limit(),
         idle_exit=idle_exit,
     )

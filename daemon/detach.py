@@ -7,6 +7,7 @@ from typing import NoReturn
 
 # A log of the last few thousand events; a background process has nobody who rotates it.
 LOG_BYTES = 4 << 20
+TAIL_CHARACTERS = 1000
 
 
 class DidNotStart(Exception):
@@ -27,7 +28,15 @@ def run_detached(body: Callable[[Callable[[], None]], None], log: Path) -> None:
     with os.fdopen(reading) as report:
         said = report.read()
     if said != "ready":
-        raise DidNotStart(said or f"it died while starting; its log is {log}")
+        raise DidNotStart(said or f"it died while starting; its log ({log}) ends: {_end_of(log)}")
+
+
+def _end_of(log: Path) -> str:
+    """The last of what was said there."""
+    try:
+        return log.read_text(errors="replace")[-TAIL_CHARACTERS:].strip() or "(nothing)"
+    except OSError as exc:
+        return str(exc)
 
 
 def _open_standard_streams() -> None:

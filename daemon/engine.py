@@ -4,25 +4,27 @@ Every peer's message becomes a scheduler event, every action of the scheduler a 
 decided here, and nothing that a client or forkserver sent is looked into beyond its header.
 """
 
-import hashlib
 import os
 import resource
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
 import anyio
 import anyio.abc
-import anyio.to_thread
-import msgspec
 
 from compilepool.daemon import actions as act
 from compilepool.daemon import events as ev
 from compilepool.daemon.config import Config
 from compilepool.daemon.estimate import Estimator
+from compilepool.daemon.identity import digest_of, keys_of
 from compilepool.daemon.jobs import SchedulerError
 from compilepool.daemon.log import event as log_event
+from compilepool.daemon.log import events_after
+from compilepool.daemon.pressure import Memory, read_memory
 from compilepool.daemon.scheduler import Scheduler
+from compilepool.daemon.shelf import Shelf
 from compilepool.daemon.store import Store, Stored
 from compilepool.protocol import messages as m
 from compilepool.protocol.contents import DamagedContents, verify
@@ -31,13 +33,13 @@ from compilepool.protocol.errors import Failure, ProtocolError
 if TYPE_CHECKING:
     from compilepool.daemon.server import Peer
 
-# Changes when the meaning of a key's parts changes.
-KEY_VERSION = 1
+# Of a failure's message, in the log.
+REASON_CHARACTERS = 300
 # The largest recorded source has 30 KB.
 SOURCE_BYTES = 16 << 20
-# The page cache answers most reads: two threads keep one slow read from holding up the others. Nobody waits for writes.
-READING_THREADS = 2
-WRITING_THREADS = 1
+# Memory is looked at this often while anything happens, and while jobs wait for it.
+MEMORY_SECONDS = 0.25
+WAITING_FOR_MEMORY_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +60,9 @@ class Engine:
     def __init__(self, config: Config, store: Store, instance: str, version: str, tasks: anyio.abc.TaskGroup) -> None:
         self.config = config
         self.instance = instance
-        self.scheduler = Scheduler(config.slots)
-        self._store = store
+        self.scheduler = Scheduler(config.slots, config.timeout)
+        self.on_drain: Callable[[], None] = lambda: None
+        self._shelf = Shelf(store, tasks)
         self._version = version
         self._started = anyio.current_time()
         self._estimator = Estimator()
@@ -67,12 +70,11 @@ class Engine:
         self._arrived: dict[ev.RequestId, _Payload] = {}
         self._payloads: dict[int, _Payload] = {}
         self._results: dict[int, Stored] = {}
-        self._publishing: dict[str, Stored] = {}
         self._forkserver_of: dict[int, int] = {}
         self._cpu_seconds = 0.0
         self._tasks = tasks
-        self._reading = anyio.CapacityLimiter(READING_THREADS)
-        self._writing = anyio.CapacityLimiter(WRITING_THREADS)
+        self._memory = Memory(0, 0)
+        self._memory_read = -MEMORY_SECONDS
         self._life = anyio.CancelScope()
         self._alarm = anyio.CancelScope()
 
@@ -89,8 +91,16 @@ class Engine:
             peer.finish()
 
     def drain(self, *, now: bool = False) -> None:
-        """Begin to stop: at the latest when `Config.drain` has passed, at once with `now`."""
+        """Begin to stop: at the latest when `Config.drain` has passed, at once with `now`.
+
+        Nobody new is let in: whoever comes finds the socket gone, or a successor at it.
+        """
         log_event("draining", now=now, running=self.scheduler.running, queued=self.scheduler.queued)
+        if not self.scheduler.draining:
+            self.on_drain()
+            for peer in self._peers.values():
+                if peer.role == "client":
+                    peer.post(m.Draining())
         self.feed(ev.Drain(now))
         self._life.deadline = min(self._life.deadline, anyio.current_time() + self.config.drain)
         self._reconsider()
@@ -116,10 +126,14 @@ class Engine:
             self.feed(ev.ClientGone(peer.number))
         self._reconsider()
 
-    def _forkserver_gone(self, peer: "Peer", reason: str) -> None:
-        """It ended, or said that it will: nothing that it may still send is an answer."""
-        self._forkserver_of = {job: number for job, number in self._forkserver_of.items() if number != peer.number}
-        self.feed(ev.ForkserverGone(peer.number, reason))
+    def _forkserver_gone(self, peer: "Peer", reason: str, *, told: bool = False) -> None:
+        """It ended, or said that it will."""
+        self._disown(peer.number)
+        self.feed(ev.ForkserverGone(peer.number, reason, told))
+
+    def _disown(self, forkserver: int) -> None:
+        """Nothing that it may still send is an answer."""
+        self._forkserver_of = {job: number for job, number in self._forkserver_of.items() if number != forkserver}
 
     def received(self, peer: "Peer", message: m.AnyMessage, segments: tuple[bytes, ...]) -> None:
         """One message of a peer that has greeted; ProtocolError if it makes no sense now."""
@@ -132,10 +146,12 @@ class Engine:
         match message:
             case m.Compile():
                 self._compile(peer, message, segments[0])
-            case m.Execute(request, call, priority):
-                self._submit(peer, request, _Payload(call.name, call, segments[0]), priority)
+            case m.Execute(request, call, priority, timeout):
+                self._submit(peer, request, _Payload(call.name, call, segments[0]), priority, timeout)
             case m.Prepare(request):
                 self._submit(peer, request, _Payload("probe"), "foreground")
+            case m.Promote(request):
+                self.feed(ev.Promoted(ev.RequestId(peer.number, request)))
             case m.Cancel(request):
                 self.feed(ev.Cancelled(ev.RequestId(peer.number, request)))
             case m.StartFailed(reason):
@@ -143,6 +159,8 @@ class Engine:
                 self.feed(ev.StartFailed(peer.number, reason))
             case m.GetStatus(request):
                 peer.post(m.Status(request, self._report()))
+            case m.GetEvents(request, after):
+                peer.post(m.Events(request, events_after(after)))
             case m.Stop(request, now):
                 peer.post(m.Stopping(request))
                 self.drain(now=now)
@@ -156,7 +174,9 @@ class Engine:
                 self.feed(ev.Ready(peer.number))
             case m.Unfit(reason):
                 log_event("unfit", peer=peer.number, reason=reason)
-                self._forkserver_gone(peer, reason)
+                self._forkserver_gone(peer, reason, told=True)
+            case m.Pong():
+                self.feed(ev.Heard(peer.number))
             case m.Progress(job, unclaimed):
                 self._running(peer, job)
                 self.feed(ev.Progress(job, unclaimed))
@@ -170,15 +190,14 @@ class Engine:
                 raise ProtocolError(f"{type(message).__name__} is not expected here")
 
     def _compile(self, peer: "Peer", message: m.Compile, source: bytes) -> None:
-        recipe, digest = message.recipe, hashlib.sha256(source).hexdigest()
-        plans = [recipe]
-        if recipe.best_config and not message.exact:
-            plans.append(msgspec.structs.replace(recipe, best_config=""))
-        keys = () if message.fresh else tuple(_key(peer.domain, plan, digest) for plan in plans)
+        recipe, digest = message.recipe, digest_of(source)
+        keys = keys_of(peer.domain, message, digest)
         payload = _Payload(recipe.name, recipe, source, keys, digest, message.cache_dir)
-        self._submit(peer, message.id, payload, message.priority)
+        self._submit(peer, message.id, payload, message.priority, message.timeout)
 
-    def _submit(self, peer: "Peer", number: int, payload: _Payload, priority: m.Priority) -> None:
+    def _submit(
+        self, peer: "Peer", number: int, payload: _Payload, priority: m.Priority, timeout: float | None = None
+    ) -> None:
         request = ev.RequestId(peer.number, number)
         if self.scheduler.knows(request):
             raise ProtocolError(f"request {number} is in flight already; ids are used once")
@@ -193,7 +212,16 @@ class Engine:
         key, *wider = payload.keys or ("probe" if probe else f"call {request}",)
         expected = self._estimator.expected(payload.digest, payload.body)
         submitted = ev.Submitted(
-            request, peer.domain, key, payload.name, priority, expected, wider="".join(wider), probe=probe
+            request,
+            peer.domain,
+            key,
+            payload.name,
+            priority,
+            expected,
+            size=len(payload.body),
+            timeout=timeout,
+            wider="".join(wider),
+            probe=probe,
         )
         self._arrived[request] = payload
         self.feed(submitted)
@@ -212,14 +240,14 @@ class Engine:
         stored = self._results[message.job] = Stored(message.contents, segments)
         if payload.keys:
             self._estimator.learn(payload.digest, cost.cpu)
-            self._publishing[payload.keys[0]] = stored
-            self._tasks.start_soon(self._put, payload.keys[0], stored)
+            self._shelf.put(payload.keys[0], stored)
         self.feed(ev.Succeeded(message.job, len(message.contents.units)))
 
     def _job_failed(self, peer: "Peer", message: m.JobFailed) -> None:
         payload = self._running(peer, message.job)
         self._cpu_seconds += message.cost.cpu
-        log_event("failed", job=message.job, kernel=payload.name, kind=message.failure.kind)
+        log_event("failed", job=message.job, kernel=payload.name, kind=message.failure.kind,
+                  reason=message.failure.message[:REASON_CHARACTERS])  # fmt: skip
         self.feed(ev.JobFailed(message.job, message.failure))
 
     def _running(self, peer: "Peer", job: int) -> _Payload:
@@ -231,10 +259,11 @@ class Engine:
 
     def feed(self, event: ev.Event) -> None:
         """Let the scheduler decide on an event, and do what it says."""
-        for action in self.scheduler.handle(event, anyio.current_time()):
+        now = anyio.current_time()
+        actions = self._look_at_memory(now) + self.scheduler.handle(event, now)
+        for action in actions:
             self._perform(action)
-        deadline = self.scheduler.deadline()
-        self._alarm.deadline = float("inf") if deadline is None else deadline
+        self._set_alarm(now)
         if self.scheduler.draining:
             self._reconsider()
 
@@ -243,8 +272,8 @@ class Engine:
             case act.LookUp(job, request):
                 payload = self._payloads[job] = self._arrived.pop(request)
                 self._tasks.start_soon(self._look_up, job, payload.keys)
-            case act.Run(job, forkserver):
-                self._run(job, forkserver)
+            case act.Run(job, forkserver, seconds):
+                self._run(job, forkserver, seconds)
             case act.Assist(job, forkserver):
                 self._post(forkserver, m.Assist(job))
             case act.Kill(job, forkserver):
@@ -258,20 +287,30 @@ class Engine:
                 self._post(client, m.StartForkserver())
             case act.Adopt(forkserver):
                 self._post(forkserver, m.Adopt())
+            case act.Ping(forkserver):
+                self._post(forkserver, m.Ping())
             case act.Retire(forkserver, reason):
-                self._post(forkserver, m.Retire(reason))
+                self._retire(forkserver, reason)
             case act.Forget(job):
                 for kept in (self._payloads, self._results, self._forkserver_of):
                     kept.pop(job, None)
             case _:
                 assert_never(action)
 
-    def _run(self, job: int, forkserver: int) -> None:
+    def _retire(self, forkserver: int, reason: str) -> None:
+        self._disown(forkserver)
+        if peer := self._peers.get(forkserver):
+            log_event("retired", peer=forkserver, pid=peer.pid, reason=reason)
+            peer.post(m.Retire(reason))
+            peer.finish()
+
+    def _run(self, job: int, forkserver: int, seconds: float) -> None:
         payload = self._payloads[job]
         if payload.task is None:
             raise SchedulerError(f"job {job} is a probe, and probes don't run")
         self._forkserver_of[job] = forkserver
-        self._post(forkserver, m.Spawn(job, payload.task, payload.cache_dir), (payload.body,))
+        limits = m.Limits(seconds, self.config.memory)
+        self._post(forkserver, m.Spawn(job, payload.task, payload.cache_dir, limits), (payload.body,))
 
     def _answer(self, request: ev.RequestId, job: int, origin: m.Origin) -> None:
         if self._payloads[job].task is None:
@@ -287,22 +326,10 @@ class Engine:
     # ---- store
 
     async def _look_up(self, job: int, keys: tuple[str, ...]) -> None:
-        stored = None
-        for key in keys:
-            # Whoever asks while it is being written must not cause a second compile.
-            stored = self._publishing.get(key)
-            if stored is None:
-                stored = await anyio.to_thread.run_sync(self._store.get, key, limiter=self._reading)
-            if stored is not None:
-                break
+        stored = await self._shelf.get(keys)
         if stored is not None and job in self._payloads:
             self._results[job] = stored
         self.feed(ev.LookedUp(job, stored is not None))
-
-    async def _put(self, key: str, stored: Stored) -> None:
-        with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(self._store.put, key, stored, limiter=self._writing)
-        self._publishing.pop(key, None)
 
     # ---- time
 
@@ -311,6 +338,23 @@ class Engine:
             with anyio.CancelScope(deadline=self._alarm.deadline) as self._alarm:
                 await anyio.sleep_forever()
             self.feed(ev.Tick())
+
+    def _set_alarm(self, now: float) -> None:
+        deadline = self.scheduler.deadline()
+        self._alarm.deadline = float("inf") if deadline is None else deadline
+        if self.scheduler.held_back:
+            self._alarm.deadline = min(self._alarm.deadline, now + WAITING_FOR_MEMORY_SECONDS)
+
+    def _look_at_memory(self, now: float) -> list[act.Action]:
+        """Tell the scheduler what the host has room for, if the last look was a while ago."""
+        if now - self._memory_read < MEMORY_SECONDS:
+            return []
+        self._memory, self._memory_read = read_memory(), now
+        was_held_back = self.scheduler.held_back
+        actions = self.scheduler.handle(ev.Memory(self._memory.room), now)
+        if self.scheduler.held_back != was_held_back:
+            log_event("short-of-memory" if self.scheduler.held_back else "enough-memory", memory=self._memory)
+        return actions
 
     def _reconsider(self) -> None:
         """Decide anew when to exit: drained now, idle later, or not at all."""
@@ -333,34 +377,21 @@ class Engine:
             uptime=anyio.current_time() - self._started,
             socket=str(self.config.socket),
             store=str(self.config.store),
+            draining=self.scheduler.draining,
             slots=self.config.slots,
             running=self.scheduler.running,
             queued=self.scheduler.queued,
             waiting_for_forkserver=self.scheduler.waiting,
+            held_back=f"the host is short of memory: {self._memory}" if self.scheduler.held_back else "",
+            memory_available=self._memory.available,
             clients=sum(peer.role == "client" for peer in peers),
             forkservers=[
                 f"pid {p.pid}, toolchain {p.domain.fingerprint[:12]}" for p in peers if p.role == "forkserver"
             ],
-            counters=dict(self.scheduler.counters)
-            | {"store_damaged": self._store.damaged, "store_errors": self._store.errors},
+            counters=dict(self.scheduler.counters) | self._shelf.counters,
             cpu_seconds=self._cpu_seconds,
             rss=_rss(),
         )
-
-
-def _key(domain: ev.Domain, recipe: m.Recipe, source_digest: str) -> str:
-    """The identity of a job, computed here from everything that decides its result; never taken from a client."""
-    identity = (
-        KEY_VERSION,
-        domain.uid,
-        domain.fingerprint,
-        recipe.name,
-        sorted(recipe.environment.items()),
-        sorted(recipe.settings.items()),
-        recipe.best_config,
-        source_digest,
-    )
-    return hashlib.sha256(msgspec.msgpack.encode(identity)).hexdigest()
 
 
 def _rss() -> int:

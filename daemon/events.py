@@ -26,6 +26,8 @@ class Domain:
 class Submitted:
     """A client asks for the kernel behind `key`, which is expected to take `expected` CPU seconds.
 
+    size: bytes that it holds in the daemon
+    timeout: seconds that it may run; None: as long as the daemon allows
     wider: key of the same kernel with all its configs, whose result will do as well ('': there is none)
     probe: only asks whether its domain's forkserver is ready, and is answered by that
     """
@@ -36,8 +38,17 @@ class Submitted:
     kernel: str
     priority: Priority
     expected: float
+    size: int = 0
+    timeout: float | None = None
     wider: str = ""
     probe: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Promoted:
+    """A client is blocked on a request that it had asked for in the background."""
+
+    request: RequestId
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +98,25 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class ForkserverGone:
-    """A forkserver disconnected or said that it can't serve."""
+    """A forkserver disconnected, or said (`told`) that it can't serve."""
 
     forkserver: int
     reason: str
+    told: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A forkserver answered that it is there."""
+
+    forkserver: int
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The host has memory for so many more workers than hold a slot now; negative: for fewer."""
+
+    room: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +165,7 @@ class Tick:
 
 Event = (
     Submitted
+    | Promoted
     | Cancelled
     | ClientGone
     | LookedUp
@@ -146,6 +173,8 @@ Event = (
     | Attached
     | Ready
     | ForkserverGone
+    | Heard
+    | Memory
     | Progress
     | Assisted
     | Succeeded

@@ -1,6 +1,7 @@
 """The order in which queued jobs get a slot.
 
-Foreground jobs (a client is blocked on them) come before background ones. Among equals, users take turns; within a
+Foreground jobs (a client is blocked on them) come before background ones; so that these get on at all, one of them goes
+first when `PATIENCE` foreground jobs in a row have. Among equals, users take turns; within a
 user, clients take turns; within a client, the job that is expected to take longest comes first, since a long job that
 starts last is what everybody waits for at the end (resnet50 on 16 workers: 3.26 s as given, 2.63 s longest first).
 
@@ -16,6 +17,7 @@ from typing import TypeVar
 from compilepool.protocol.messages import Priority
 
 _T = TypeVar("_T")
+PATIENCE = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,7 @@ class FairQueue:
         self._places: dict[int, Place] = {}
         self._rings: dict[Priority, _Ring] = {"foreground": _Ring(), "background": _Ring()}
         self._counts: dict[Priority, int] = {"foreground": 0, "background": 0}
+        self._passed_over = 0
 
     def __len__(self) -> int:
         return len(self._places)
@@ -60,13 +63,19 @@ class FairQueue:
 
     def pop(self) -> int | None:
         """The job whose turn it is, or None."""
-        for ring in self._rings.values():
-            while (entry := ring.pop()) is not None:
+        order: tuple[Priority, ...] = ("foreground", "background")
+        for priority in order if self._passed_over < PATIENCE else order[::-1]:
+            while (entry := self._rings[priority].pop()) is not None:
                 job, place = entry
                 if self._places.get(job) is place:
                     self.remove(job)
+                    self._count(priority)
                     return job
         return None
+
+    def _count(self, popped: Priority) -> None:
+        passed_over = popped == "foreground" and self._counts["background"]
+        self._passed_over = self._passed_over + 1 if passed_over else 0
 
 
 class _Ring:

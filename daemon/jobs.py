@@ -1,11 +1,12 @@
-"""A job and its phases, as a table; `scheduler`'s docstring draws them."""
+"""A job and its phases, as a table, and all the jobs that there are; `scheduler`'s docstring draws the phases."""
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
 from compilepool.daemon.events import Domain, RequestId
-from compilepool.daemon.fairqueue import Place
+from compilepool.daemon.fairqueue import FairQueue, Place
 from compilepool.protocol.errors import Failure
 from compilepool.protocol.messages import Priority
 
@@ -40,23 +41,123 @@ HOLDS_SLOT = (Phase.RUNNING, Phase.KILLING)
 
 @dataclass(slots=True)
 class Job:
-    """What the scheduler knows of one job; `waiters` are its requests, the one that caused it first."""
+    """What the scheduler knows of one job; `waiters` are its requests, the one that caused it first.
+
+    expected: CPU seconds that it will take
+    seconds: how long it may run: as long as the most patient of its waiters allows
+    limited: somebody asked for less than the daemon allows, so that to exceed it says little about the kernel
+    lost: how often its forkserver was lost while it ran
+    """
 
     number: int
     key: str
     kernel: str
     domain: Domain
     expected: float
+    seconds: float
+    limited: bool = False
     probe: bool = False
     phase: Phase = Phase.LOOKUP
     waiters: dict[RequestId, Priority] = field(default_factory=dict)
     lost: int = 0
 
 
+class Jobs:
+    """Every job by number and by key; the queue, the slots and each domain's list follow a job's phase."""
+
+    def __init__(self) -> None:
+        self.queue = FairQueue()
+        self.holding = 0
+        self._jobs: dict[int, Job] = {}
+        self._by_key: dict[tuple[Domain, str], Job] = {}
+        self._of_domain: dict[Domain, dict[int, Job]] = {}
+        self._counts: Counter[Phase] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{self._counts[phase]} {phase.value}" for phase in Phase if self._counts[phase])
+        return counts or "none"
+
+    def __iter__(self) -> Iterator[Job]:
+        return iter(list(self._jobs.values()))
+
+    def count(self, phase: Phase) -> int:
+        """How many are in this phase."""
+        return self._counts[phase]
+
+    def __getitem__(self, number: int) -> Job:
+        return self._jobs[number]
+
+    def get(self, number: int) -> Job | None:
+        """The job with this number, while there is one."""
+        return self._jobs.get(number)
+
+    def with_key(self, domain: Domain, *keys: str) -> Job | None:
+        """The job that answers whoever asks for one of these keys."""
+        return next(filter(None, (self._by_key.get((domain, key)) for key in keys)), None)
+
+    def of(self, domain: Domain, *phases: Phase) -> list[Job]:
+        """The domain's jobs that are in one of these phases."""
+        return [job for job in self._of_domain.get(domain, {}).values() if job.phase in phases]
+
+    def held(self, number: int) -> Job:
+        """The job with this number, which holds a slot."""
+        job = self._jobs.get(number)
+        if job is None or job.phase not in HOLDS_SLOT:
+            raise SchedulerError(f"job {number} is not running")
+        return job
+
+    def add(self, job: Job) -> None:
+        """A new job."""
+        self._jobs[job.number] = self._by_key[job.domain, job.key] = job
+        self._of_domain.setdefault(job.domain, {})[job.number] = job
+        self._counts[job.phase] += 1
+
+    def move(self, job: Job, phase: Phase) -> None:
+        """The only place where a phase changes."""
+        if phase not in TRANSITIONS[job.phase]:
+            raise SchedulerError(f"job {job.number} ({job.kernel}) can't go from {job.phase.value} to {phase.value}")
+        self.holding += (phase in HOLDS_SLOT) - (job.phase in HOLDS_SLOT)
+        self._counts[job.phase] -= 1
+        self._counts[phase] += phase is not Phase.GONE
+        job.phase = phase
+        self.place(job)
+        if phase in (Phase.KILLING, Phase.GONE) and self._by_key.get((job.domain, job.key)) is job:
+            del self._by_key[job.domain, job.key]
+        if phase is Phase.GONE:
+            self._remove(job)
+
+    def place(self, job: Job) -> None:
+        """Queue a job that is to be queued, where its waiters put it; another is not in the queue."""
+        if job.phase is Phase.QUEUED:
+            self.queue.push(job.number, place_of(job))
+        else:
+            self.queue.remove(job.number)
+
+    def _remove(self, job: Job) -> None:
+        del self._jobs[job.number]
+        mine = self._of_domain[job.domain]
+        del mine[job.number]
+        if not mine:
+            del self._of_domain[job.domain]
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the indexes contradict the jobs."""
+        held = [job for job in self if job.phase in HOLDS_SLOT]
+        assert self.holding == len(held), f"{self.holding} slots counted, {len(held)} held"
+        assert +self._counts == Counter(job.phase for job in self), f"{self._counts} are counted"
+        assert sum(map(len, self._of_domain.values())) == len(self._jobs)
+        for job in self:
+            assert (job.number in self.queue) == (job.phase is Phase.QUEUED), f"{job} is misplaced"
+            assert bool(job.waiters) == (job.phase is not Phase.KILLING), f"{job} has the wrong waiters"
+
+
 def place_of(job: Job) -> Place:
     """The job's place: as urgent as its most urgent waiter, on the turn of the first such one."""
-    urgent = [r for r, priority in job.waiters.items() if priority == "foreground"]
-    first = urgent[0] if urgent else next(iter(job.waiters))
+    urgent = next((r for r, priority in job.waiters.items() if priority == "foreground"), None)
+    first = urgent or next(iter(job.waiters))
     return Place("foreground" if urgent else "background", job.domain.uid, first.client, job.expected)
 
 

@@ -23,28 +23,49 @@ class BadSocketPath(Exception):
     """The socket can't be made there; the message says what to do."""
 
 
-@contextmanager
-def listening(path: Path) -> Iterator[socket.socket]:
-    """A bound, listening, non-blocking socket at `path`, mode 0600, removed afterwards.
+class Listener:
+    """A bound, listening, non-blocking socket, and the lock that goes with its path."""
 
-    The lock file stays, since to remove it would race. Raises AlreadyRunning, BadSocketPath.
-    """
+    def __init__(self, path: Path, held: socket.socket, lock: int) -> None:
+        self.socket = held
+        self._path = path
+        self._inode = path.stat().st_ino
+        self._lock = lock
+        self._open = True
+
+    def close(self) -> None:
+        """Listen no more: the path is free for a successor, while who is connected stays connected.
+
+        The lock file stays, since to remove it would race.
+        """
+        if self._open:
+            self._open = False
+            self.socket.close()
+            if self._path.exists() and self._path.stat().st_ino == self._inode:
+                self._path.unlink()
+            os.close(self._lock)
+
+
+@contextmanager
+def listening(path: Path) -> Iterator[Listener]:
+    """Listen at `path`, mode 0600. Raises AlreadyRunning, BadSocketPath."""
     try:
         _check_directory(path.parent)
     except OSError as exc:
         raise BadSocketPath(
             f"can't listen on {path}: {exc}; set COMPILEPOOL_SOCKET to a path that you may write"
         ) from exc
-    with _lock(path.with_name(path.name + ".lock")):
+    lock = _lock(path.with_name(path.name + ".lock"))
+    try:
         _remove_stale(path)
-        listener = _bind(path)
-        inode = path.stat().st_ino
-        try:
-            yield listener
-        finally:
-            listener.close()
-            if path.exists() and path.stat().st_ino == inode:
-                path.unlink()
+        listener = Listener(path, _bind(path), lock)
+    except BaseException:
+        os.close(lock)
+        raise
+    try:
+        yield listener
+    finally:
+        listener.close()
 
 
 def _check_directory(directory: Path) -> None:
@@ -57,8 +78,8 @@ def _check_directory(directory: Path) -> None:
         raise BadSocketPath(f"{directory} may be written by everybody; chmod it or set COMPILEPOOL_SOCKET")
 
 
-@contextmanager
-def _lock(path: Path) -> Iterator[None]:
+def _lock(path: Path) -> int:
+    """The descriptor of the lock file, locked for as long as it is open."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as exc:
@@ -66,13 +87,12 @@ def _lock(path: Path) -> Iterator[None]:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as exc:
-        raise AlreadyRunning(
-            f"a daemon already serves {path.with_suffix('')} (see `compilepool status`; `compilepool stop` ends it)"
-        ) from exc
-    else:
-        yield
-    finally:
         os.close(descriptor)
+        raise AlreadyRunning(
+            f"a daemon already serves {path.with_suffix('')} (see `compilepool status`; `compilepool stop` ends it, "
+            "and `compilepool serve --replace` takes over from it)"
+        ) from exc
+    return descriptor
 
 
 def _remove_stale(path: Path) -> None:

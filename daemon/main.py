@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import uuid
 from collections.abc import Callable
 from importlib.metadata import version
@@ -11,7 +10,7 @@ import anyio
 
 from compilepool.daemon.config import Config
 from compilepool.daemon.engine import Engine
-from compilepool.daemon.listener import listening
+from compilepool.daemon.listener import Listener, listening
 from compilepool.daemon.log import event as log_event
 from compilepool.daemon.log import to_stderr
 from compilepool.daemon.memory import return_freed_memory
@@ -27,10 +26,11 @@ def serve(config: Config, ready: Callable[[], None] = lambda: None) -> None:
         anyio.run(_serve, config, listener, ready)
 
 
-async def _serve(config: Config, listener: socket.socket, ready: Callable[[], None]) -> None:
+async def _serve(config: Config, listener: Listener, ready: Callable[[], None]) -> None:
     async with anyio.create_task_group() as background:
         engine = Engine(config, Store(config.store), uuid.uuid4().hex, version("compilepool"), background)
         server = Server(engine)
+        engine.on_drain = server.stop
         background.start_soon(_obey_signals, engine)
         async with anyio.create_task_group() as connections:
             connections.start_soon(server.serve, listener)

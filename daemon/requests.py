@@ -1,4 +1,8 @@
-"""Which job every open request waits for, by request and by client."""
+"""Which job every open request waits for, by request and by client; and how much one client may have open.
+
+A client that asks faster than it can be served is refused what is over its cap, with a message that says so: what it
+has open costs the daemon memory, and nobody else is to pay for it.
+"""
 
 from collections.abc import Set
 
@@ -6,13 +10,21 @@ from compilepool.daemon.events import RequestId
 from compilepool.daemon.jobs import Job
 from compilepool.protocol.messages import Priority
 
+# The largest of the recorded models has 237 kernels; of all together the sources have 3 MB.
+REQUESTS_OF_A_CLIENT = 20_000
+BYTES_OF_A_CLIENT = 256 << 20
+
 
 class Requests:
     """Open requests; a job's `waiters` are kept in step."""
 
     def __init__(self) -> None:
         self._jobs: dict[RequestId, Job] = {}
-        self._of_client: dict[int, dict[RequestId, None]] = {}
+        self._of_client: dict[int, dict[RequestId, int]] = {}
+        self._bytes: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._jobs)
 
     def __contains__(self, request: RequestId) -> bool:
         return request in self._jobs
@@ -25,22 +37,33 @@ class Requests:
         """The client's requests, in the order in which they came."""
         return list(self._of_client.get(client, ()))
 
-    def add(self, request: RequestId, job: Job, priority: Priority) -> None:
-        """It waits for this job."""
+    def over_cap(self, client: int, size: int) -> str:
+        """Why the client may not have one more request open, of so many bytes; '' if it may."""
+        if len(self._of_client.get(client, ())) >= REQUESTS_OF_A_CLIENT:
+            return f"this client has {REQUESTS_OF_A_CLIENT} requests open, the most that are taken: await some first"
+        if self._bytes.get(client, 0) + size > BYTES_OF_A_CLIENT:
+            most = BYTES_OF_A_CLIENT >> 20
+            return f"the sources that this client has open would be over {most} MiB, the most that is taken: await some"
+        return ""
+
+    def add(self, request: RequestId, job: Job, priority: Priority, size: int) -> None:
+        """It waits for this job, and holds so many bytes."""
         job.waiters[request] = priority
         self._jobs[request] = job
-        self._of_client.setdefault(request.client, {})[request] = None
+        self._of_client.setdefault(request.client, {})[request] = size
+        self._bytes[request.client] = self._bytes.get(request.client, 0) + size
 
     def release(self, request: RequestId) -> None:
         """It waits no more."""
         del self._jobs.pop(request).waiters[request]
         mine = self._of_client[request.client]
-        del mine[request]
+        self._bytes[request.client] -= mine.pop(request)
         if not mine:
-            del self._of_client[request.client]
+            del self._of_client[request.client], self._bytes[request.client]
 
     def check_invariants(self, waiting: Set[RequestId]) -> None:
         """Raise AssertionError unless exactly these are open, each on record with its client."""
         assert waiting == set(self._jobs)
         assert {request for mine in self._of_client.values() for request in mine} == set(self._jobs)
+        assert self._bytes == {client: sum(mine.values()) for client, mine in self._of_client.items()}
         assert all(request in job.waiters for request, job in self._jobs.items())

@@ -20,13 +20,17 @@ KILLING   nobody wants it any more and the forkserver was told so; it holds its 
 A *probe* only asks for its domain's forkserver: its job goes from WAITING to gone when one is ready.
 Rules:
 - Every request is answered exactly once, by `Answer` or `Fail`; a cancelled or disconnected one by silence.
-- A request joins a job with its own key, or with its wider one.
+- A request joins a job with its own key, or with its wider one. One whose key kills workers is refused (`blame`), and
+  so is what a client has open over its cap (`requests`).
 - A slot is held exactly by RUNNING and KILLING jobs, and by assistants (`assistance`), which get one only when no job
-  wants it.
+  wants it. While the host is short of memory fewer slots are given, but never none.
 - A forkserver that is lost while it runs a job costs that job one retry; lost again, the job fails as PoolUnavailable.
+  One that does not obey is lost (`supervision`).
 - One client of a domain at a time is asked to start its forkserver (`domains`). When there is none left to ask, the
-  domain's waiting jobs fail as PoolUnavailable and the next submission starts afresh.
+  domain's waiting jobs fail as PoolUnavailable and the next submission starts afresh, after a pause if that goes on.
 - While draining, nothing new starts: what is not running is handed back as PoolUnavailable.
+
+Every decision costs O(log n) in what is open, and O(m) in the m jobs or requests that it changes.
 """
 
 from collections import Counter
@@ -34,111 +38,117 @@ from typing import assert_never
 
 from compilepool.daemon import actions as act
 from compilepool.daemon import events as ev
-from compilepool.daemon.assistance import Assistance
-from compilepool.daemon.domains import START_SECONDS, WARM_SECONDS, Domains, DomainState
+from compilepool.daemon.blame import Blame
 from compilepool.daemon.events import Domain, RequestId
-from compilepool.daemon.fairqueue import FairQueue
-from compilepool.daemon.jobs import (
-    HOLDS_SLOT,
-    RETRIES,
-    TRANSITIONS,
-    Job,
-    Phase,
-    SchedulerError,
-    clients_of,
-    place_of,
-    stopping,
-)
-from compilepool.daemon.requests import Requests
+from compilepool.daemon.forkservers import Forkservers
+from compilepool.daemon.jobs import HOLDS_SLOT, Job, Phase, SchedulerError, stopping
+from compilepool.daemon.ledger import Ledger
+from compilepool.daemon.supervision import Overdue, Unheard
 from compilepool.protocol.errors import Failure
-from compilepool.protocol.messages import Origin
+
+TIMEOUT_SECONDS = 600.0
 
 
 class Scheduler:
-    """See the module's docstring. `slots`: how many jobs may run at once."""
+    """See the module's docstring. `slots`: how many jobs may run at once; `timeout`: seconds that one may run."""
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int, timeout: float = TIMEOUT_SECONDS) -> None:
         self.slots = slots
-        self.draining = False
-        self.counters: Counter[str] = Counter()
-        self._jobs: dict[int, Job] = {}
-        self._by_key: dict[tuple[Domain, str], Job] = {}
-        self._requests = Requests()
-        self._domains = Domains()
-        self._assistance = Assistance()
-        self._queue = FairQueue()
-        self._busy = 0
+        self._timeout = timeout
+        self._ledger = Ledger()
+        self._forkservers = Forkservers(self._ledger)
+        self._blame = Blame()
+        self._allowed = slots
         self._next_job = 1
-        self._actions: list[act.Action] = []
 
     def __repr__(self) -> str:
-        counts = Counter(job.phase for job in self._jobs.values())
-        jobs = ", ".join(f"{counts[phase]} {phase.value}" for phase in Phase if counts[phase]) or "none"
-        return f"<Scheduler [jobs: {jobs} | slots: {self.running}/{self.slots} | forkservers: {len(self._domains)}]>"
+        slots = f"slots: {self.running}/{self.slots}{', short of memory' if self.held_back else ''}"
+        return f"<Scheduler [jobs: {self._ledger.jobs!r} | {slots} | forkservers: {len(self._forkservers)}]>"
 
     @property
     def running(self) -> int:
         """Slots that are held, by jobs and by what assists them."""
-        return self._busy + len(self._assistance)
+        return self._ledger.running
+
+    @property
+    def counters(self) -> Counter[str]:
+        """How often what has happened."""
+        return self._ledger.counters
+
+    @property
+    def draining(self) -> bool:
+        """Whether nothing new is taken."""
+        return self._ledger.draining
 
     @property
     def queued(self) -> int:
         """Jobs that only want a slot."""
-        return len(self._queue)
+        return len(self._ledger.jobs.queue)
 
     @property
     def waiting(self) -> int:
         """Jobs whose domain has no ready forkserver."""
-        return sum(job.phase is Phase.WAITING for job in self._jobs.values())
+        return self._ledger.jobs.count(Phase.WAITING)
+
+    @property
+    def held_back(self) -> bool:
+        """Whether jobs wait for memory, and not for a slot."""
+        return bool(self.queued) and self.running < self.slots and not self._admits()
 
     @property
     def idle(self) -> bool:
         """Whether there is no job at all."""
-        return not self._jobs
+        return not len(self._ledger.jobs)
 
     def knows(self, request: RequestId) -> bool:
         """Whether the request is in flight."""
-        return request in self._requests
+        return request in self._ledger.requests
 
     def deadline(self) -> float | None:
         """When the next `Tick` is due, or None."""
-        return self._domains.deadline()
+        return self._ledger.deadlines.next()
 
     def handle(self, event: ev.Event, now: float) -> list[act.Action]:
         """Take one event at time `now` (seconds, monotonic); the actions to perform, in order."""
-        self._actions = []
+        self._ledger.actions = []
         self._take(event, now)
-        self._dispatch()
-        return self._actions
+        self._dispatch(now)
+        return self._ledger.actions
 
     def _take(self, event: ev.Event, now: float) -> None:  # noqa: C901 - one line for each event
         match event:
             case ev.Submitted():
-                self._submitted(event)
+                self._submitted(event, now)
+            case ev.Promoted(request):
+                self._promoted(request)
             case ev.Cancelled(request):
-                self._cancelled(request)
+                self._cancelled(request, now)
             case ev.ClientGone(client):
                 self._client_gone(client, now)
             case ev.LookedUp(number, found):
                 self._looked_up(number, found, now)
             case ev.StartFailed(client, reason):
-                self._start_failed(client, reason, now)
+                self._forkservers.start_failed(client, reason, now)
             case ev.Attached(forkserver, domain):
-                self._attached(forkserver, domain, now)
+                self._forkservers.attached(forkserver, domain, now)
             case ev.Ready(forkserver):
-                self._ready(forkserver)
-            case ev.ForkserverGone(forkserver, reason):
-                self._forkserver_gone(forkserver, reason, now)
+                self._forkservers.ready(forkserver, now)
+            case ev.ForkserverGone(forkserver, reason, told):
+                self._forkservers.gone(forkserver, reason, told, now)
+            case ev.Heard(forkserver):
+                self._ledger.supervision.heard(forkserver, now)
+            case ev.Memory(room):
+                self._allowed = self.running + room
             case ev.Progress(number, unclaimed):
                 self._progress(number, unclaimed)
             case ev.Assisted(number, forkserver):
-                self._assistance.ended(number, forkserver)
+                self._ledger.assistance.ended(number, forkserver)
             case ev.Succeeded(number, units):
-                self._succeeded(number, units)
+                self._succeeded(number, units, now)
             case ev.JobFailed(number, failure):
-                self._job_failed(number, failure)
+                self._job_failed(number, failure, now)
             case ev.Drain(at_once):
-                self._drain(at_once)
+                self._drain(at_once, now)
             case ev.Tick():
                 self._tick(now)
             case _:
@@ -146,255 +156,153 @@ class Scheduler:
 
     # ---- requests
 
-    def _submitted(self, event: ev.Submitted) -> None:
-        self.counters["requests"] += 1
-        if event.request in self._requests:
+    def _submitted(self, event: ev.Submitted, now: float) -> None:
+        self._ledger.counters["requests"] += 1
+        if event.request in self._ledger.requests:
             raise SchedulerError(f"{event.request} is in flight already")
-        if self.draining:
-            self._fail(event.request, stopping(event.kernel))
+        if refusal := self._refusal(event, now):
+            self._ledger.fail(event.request, refusal)
             return
-        known = (self._by_key.get((event.domain, key)) for key in (event.key, event.wider))
-        job = next(filter(None, known), None) or self._new_job(event)
-        self._requests.add(event.request, job, event.priority)
-        if job.phase is Phase.QUEUED:
-            self._queue.push(job.number, place_of(job))
+        job = self._ledger.jobs.with_key(event.domain, event.key, event.wider) or self._new_job(event)
+        self._ledger.requests.add(event.request, job, event.priority, event.size)
+        self._joined(job, event)
+
+    def _refusal(self, event: ev.Submitted, now: float) -> Failure | None:
+        if self._ledger.draining:
+            return stopping(event.kernel)
+        if event.timeout is not None and not 0 < event.timeout <= self._timeout:
+            said = f"a time limit of {event.timeout:g} s was asked for; this daemon takes up to {self._timeout:g} s"
+            return Failure("refused", said, event.kernel)
+        if over := self._ledger.requests.over_cap(event.request.client, event.size):
+            return Failure("refused", over, event.kernel)
+        return self._blame.refusal(event.domain, event.key, now)
 
     def _new_job(self, event: ev.Submitted) -> Job:
-        job = Job(self._next_job, event.key, event.kernel, event.domain, event.expected, event.probe)
+        job = Job(self._next_job, event.key, event.kernel, event.domain, event.expected, 0.0, probe=event.probe)
         self._next_job += 1
-        self._jobs[job.number] = self._by_key[event.domain, event.key] = job
-        self._actions.append(act.LookUp(job.number, event.request))
+        self._ledger.jobs.add(job)
+        self._ledger.actions.append(act.LookUp(job.number, event.request))
         return job
 
-    def _cancelled(self, request: RequestId) -> None:
-        if job := self._requests.get(request):
-            self.counters["cancelled"] += 1
-            self._requests.release(request)
-            self._waiter_left(job)
+    def _joined(self, job: Job, event: ev.Submitted) -> None:
+        job.seconds = max(job.seconds, event.timeout or self._timeout)
+        job.limited = job.seconds < self._timeout
+        if job.phase is Phase.QUEUED and event.priority == "foreground":
+            self._ledger.jobs.place(job)
+
+    def _promoted(self, request: RequestId) -> None:
+        job = self._ledger.requests.get(request)
+        if job is not None and job.waiters[request] == "background":
+            job.waiters[request] = "foreground"
+            self._ledger.counters["promoted"] += 1
+            self._ledger.jobs.place(job)
+
+    def _cancelled(self, request: RequestId, now: float) -> None:
+        if job := self._ledger.requests.get(request):
+            self._ledger.counters["cancelled"] += 1
+            self._ledger.requests.release(request)
+            self._waiter_left(job, now)
 
     def _client_gone(self, client: int, now: float) -> None:
-        for request in self._requests.of(client):
-            self._cancelled(request)
-        for domain in self._domains.asked(client):
-            self._ask_next(domain, "the client that was asked to start it disconnected", now)
+        for request in self._ledger.requests.of(client):
+            self._cancelled(request, now)
+        self._forkservers.start_failed(client, "the client that was asked to start it disconnected", now)
 
-    def _waiter_left(self, job: Job) -> None:
+    def _waiter_left(self, job: Job, now: float) -> None:
         if job.waiters:
-            if job.phase is Phase.QUEUED:
-                self._queue.push(job.number, place_of(job))
-            return
-        if job.phase is Phase.RUNNING:
-            self._actions.append(act.Kill(job.number, self._forkserver_of(job)))
-            self._move(job, Phase.KILLING)
+            self._ledger.jobs.place(job)
+        elif job.phase is Phase.RUNNING:
+            self._ledger.actions.append(act.Kill(job.number, self._forkservers.forkserver_of(job)))
+            self._ledger.move(job, Phase.KILLING)
+            self._ledger.supervision.told_to_kill(job.number, now)
         else:
-            self._move(job, Phase.GONE)
+            self._ledger.move(job, Phase.GONE)
 
     # ---- jobs
 
     def _looked_up(self, number: int, found: bool, now: float) -> None:
-        job = self._jobs.get(number)
+        job = self._ledger.jobs.get(number)
         if job is None:
             return
         if found:
-            self._answer(job, "store")
+            self._ledger.answer(job, "store")
             return
-        if self.draining:
-            self._fail_job(job, stopping(job.kernel))
+        if self._ledger.draining:
+            self._ledger.fail_job(job, stopping(job.kernel))
             return
-        state = self._domains.of(job.domain)
-        if state.ready:
-            self._served(job)
-            return
-        self._move(job, Phase.WAITING)
-        if state.unserved:
-            self._ask_next(job.domain, "no client is left to start it", now)
-
-    def _served(self, job: Job) -> None:
-        """Its forkserver is ready: all that a probe wants to know."""
-        if job.probe:
-            self._answer(job, "compiled")
-        else:
-            self._move(job, Phase.QUEUED)
+        self._forkservers.wanted(job, now)
 
     def _progress(self, number: int, unclaimed: int) -> None:
-        job = self._held(number)
+        job = self._ledger.jobs.held(number)
         if job.phase is Phase.RUNNING:
-            self._assistance.progress(number, self._forkserver_of(job), job.expected, unclaimed)
+            self._ledger.assistance.progress(number, self._forkservers.forkserver_of(job), job.expected, unclaimed)
 
-    def _succeeded(self, number: int, units: int) -> None:
-        job = self._held(number)
-        self.counters["jobs_compiled"] += 1
-        self.counters["units_compiled"] += units
-        self._answer(job, "compiled")
+    def _succeeded(self, number: int, units: int, now: float) -> None:
+        job = self._ledger.jobs.held(number)
+        self._ledger.counters["jobs_compiled"] += 1
+        self._ledger.counters["units_compiled"] += units
+        self._blame.ended(job.domain, job.key, None, now)
+        self._ledger.answer(job, "compiled")
 
-    def _job_failed(self, number: int, failure: Failure) -> None:
-        job = self._held(number)
+    def _job_failed(self, number: int, failure: Failure, now: float) -> None:
+        job = self._ledger.jobs.held(number)
         if job.phase is not Phase.KILLING:
-            self.counters["jobs_failed"] += 1
-        self._fail_job(job, failure)
+            self._ledger.counters["jobs_failed"] += 1
+            if failure.kind != "timeout" or not job.limited:
+                self._blame.ended(job.domain, job.key, failure, now)
+        self._ledger.fail_job(job, failure)
 
-    def _held(self, number: int) -> Job:
-        job = self._jobs.get(number)
-        if job is None or job.phase not in HOLDS_SLOT:
-            raise SchedulerError(f"job {number} is not running")
-        return job
+    def _dispatch(self, now: float) -> None:
+        while self._admits() and (number := self._ledger.jobs.queue.pop()) is not None:
+            job = self._ledger.jobs[number]
+            forkserver = self._forkservers.forkserver_of(job)
+            self._ledger.actions.append(act.Run(number, forkserver, job.seconds))
+            self._ledger.move(job, Phase.RUNNING)
+            self._ledger.supervision.began(number, job.seconds, forkserver, now)
+        while not self._ledger.draining and self._admits() and (assisted := self._ledger.assistance.next()):
+            self._ledger.counters["assistants"] += 1
+            self._ledger.actions.append(act.Assist(*assisted))
 
-    def _answer(self, job: Job, origin: Origin) -> None:
-        for request in list(job.waiters):
-            self._requests.release(request)
-            self._actions.append(act.Answer(request, job.number, origin))
-            self.counters["probes" if job.probe else f"answered_{origin}"] += 1
-            if origin == "compiled":
-                origin = "joined"
-        self._move(job, Phase.GONE)
+    def _admits(self) -> bool:
+        """Whether a slot is free, and there is memory for one more; the first always fits."""
+        return self.running < min(self.slots, max(1, self._allowed))
 
-    def _fail_job(self, job: Job, failure: Failure) -> None:
-        for request in list(job.waiters):
-            self._requests.release(request)
-            self._fail(request, failure)
-        self._move(job, Phase.GONE)
-
-    def _fail(self, request: RequestId, failure: Failure) -> None:
-        self.counters[f"failed_{failure.kind}"] += 1
-        self._actions.append(act.Fail(request, failure))
-
-    def _dispatch(self) -> None:
-        while self.running < self.slots and (number := self._queue.pop()) is not None:
-            job = self._jobs[number]
-            self._actions.append(act.Run(number, self._forkserver_of(job)))
-            self._move(job, Phase.RUNNING)
-        while not self.draining and self.running < self.slots and (assisted := self._assistance.next()):
-            self.counters["assistants"] += 1
-            self._actions.append(act.Assist(*assisted))
-
-    def _forkserver_of(self, job: Job) -> int:
-        forkserver = self._domains.of(job.domain).forkserver
-        if forkserver is None:
-            raise SchedulerError(f"{job} has no forkserver")
-        return forkserver
-
-    def _move(self, job: Job, phase: Phase) -> None:
-        """The only place where a phase changes; slots, queue and indexes follow it."""
-        if phase not in TRANSITIONS[job.phase]:
-            raise SchedulerError(f"job {job.number} ({job.kernel}) can't go from {job.phase.value} to {phase.value}")
-        self._busy += (phase in HOLDS_SLOT) - (job.phase in HOLDS_SLOT)
-        job.phase = phase
-        if phase is Phase.QUEUED:
-            self._queue.push(job.number, place_of(job))
-        else:
-            self._queue.remove(job.number)
-        if phase is not Phase.RUNNING:
-            self._assistance.forget(job.number)
-        if phase in (Phase.KILLING, Phase.GONE) and self._by_key.get((job.domain, job.key)) is job:
-            del self._by_key[job.domain, job.key]
-        if phase is Phase.GONE:
-            del self._jobs[job.number]
-            self._actions.append(act.Forget(job.number))
-        self._follow(job)
-
-    def _follow(self, job: Job) -> None:
-        """Keep the domain's list of its jobs (those past the lookup)."""
-        if state := self._domains.known(job.domain):
-            if job.phase is Phase.GONE:
-                state.jobs.pop(job.number, None)
-            else:
-                state.jobs[job.number] = None
-
-    # ---- forkservers
-
-    def _attached(self, forkserver: int, domain: Domain, now: float) -> None:
-        state = self._domains.known(domain)
-        if self.draining or (state and state.forkserver is not None):
-            reason = "the daemon is stopping" if self.draining else "one is attached already for this toolchain"
-            self._actions.append(act.Retire(forkserver, reason))
-        else:
-            self._domains.attach(forkserver, domain, now)
-            self._actions.append(act.Adopt(forkserver))
-
-    def _ready(self, forkserver: int) -> None:
-        if state := self._domains.ready(forkserver):
-            self.counters["forkservers_started"] += 1
-            for number in list(state.jobs):
-                if self._jobs[number].phase is Phase.WAITING:
-                    self._served(self._jobs[number])
-
-    def _forkserver_gone(self, forkserver: int, reason: str, now: float) -> None:
-        served = self._domains.served_by(forkserver)
-        if served is None:
-            return
-        state = self._domains.of(served)
-        self.counters["forkservers_lost"] += state.ready
-        self._domains.gone(forkserver)
-        self._assistance.lost(forkserver)
-        for number in list(state.jobs):
-            self._forkserver_lost(self._jobs[number], reason)
-        self._ask_next(served, reason, now)
-
-    def _forkserver_lost(self, job: Job, reason: str) -> None:
-        if job.phase is Phase.KILLING:
-            self._move(job, Phase.GONE)
-        elif job.phase is Phase.QUEUED:
-            self._move(job, Phase.WAITING)
-        elif job.phase is Phase.RUNNING:
-            job.lost += 1
-            if job.lost > RETRIES or self.draining:
-                lost = f"its forkserver was lost while compiling it: {reason}"
-                self._fail_job(job, Failure("unavailable", lost, job.kernel))
-            else:
-                self._move(job, Phase.WAITING)
-
-    def _start_failed(self, client: int, reason: str, now: float) -> None:
-        for domain in self._domains.asked(client):
-            self._ask_next(domain, reason, now)
-
-    def _ask_next(self, domain: Domain, reason: str, now: float) -> None:
-        """Ask a client that waits and has not been tried; if there is none, give the waiting jobs back."""
-        numbers = self._domains.of(domain).jobs
-        waiting = [self._jobs[number] for number in numbers if self._jobs[number].phase is Phase.WAITING]
-        client = self._domains.ask(domain, () if self.draining else clients_of(waiting), now)
-        if client is not None:
-            self._actions.append(act.AskForForkserver(client))
-            return
-        for job in waiting:
-            self._fail_job(job, Failure("unavailable", f"no forkserver could be started: {reason}", job.kernel))
-        self._domains.give_up(domain)
+    # ---- time
 
     def _tick(self, now: float) -> None:
-        for domain, state in self._domains.late(now):
-            if state.forkserver is None:
-                self._ask_next(domain, f"none attached within {START_SECONDS:.0f} s", now)
-            else:
-                reason = f"it was not ready within {WARM_SECONDS:.0f} s"
-                self._actions.append(act.Retire(state.forkserver, reason))
-                self._forkserver_gone(state.forkserver, reason, now)
+        for due in self._ledger.deadlines.due(now):
+            match due:
+                case Domain():
+                    self._forkservers.late(due, now)
+                case Unheard(forkserver):
+                    self._forkservers.unheard(forkserver, now)
+                case Overdue(number):
+                    self._forkservers.disobeyed(self._ledger.jobs.held(number), now)
 
     # ---- stopping
 
-    def _drain(self, at_once: bool) -> None:
-        self.draining = True
-        for job in list(self._jobs.values()):
+    def _drain(self, at_once: bool, now: float) -> None:
+        self._ledger.draining = True
+        for job in self._ledger.jobs:
             if job.phase is Phase.RUNNING and at_once:
                 for request in list(job.waiters):
-                    self._requests.release(request)
-                    self._fail(request, stopping(job.kernel))
-                self._waiter_left(job)
+                    self._ledger.requests.release(request)
+                    self._ledger.fail(request, stopping(job.kernel))
+                self._waiter_left(job, now)
             elif job.phase not in HOLDS_SLOT:
-                self._fail_job(job, stopping(job.kernel))
+                self._ledger.fail_job(job, stopping(job.kernel))
 
     # ---- proof
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the parts of the state contradict each other."""
-        held = [job for job in self._jobs.values() if job.phase in HOLDS_SLOT]
-        assert self._busy == len(held), f"{self._busy} slots counted, {len(held)} held"
+        self._ledger.jobs.check_invariants()
+        self._ledger.requests.check_invariants({request for job in self._ledger.jobs for request in job.waiters})
         assert self.running <= self.slots, f"{self.running} of {self.slots} slots are held"
-        self._requests.check_invariants({request for job in self._jobs.values() for request in job.waiters})
-        for job in self._jobs.values():
-            assert bool(job.waiters) == (job.phase is not Phase.KILLING), f"{job} has the wrong waiters"
-            assert (job.number in self._queue) == (job.phase is Phase.QUEUED), f"{job} is misplaced"
-            assert all(self._requests.get(request) is job for request in job.waiters)
-            state = self._domains.known(job.domain) or DomainState()
-            assert job.phase is not Phase.QUEUED or state.ready, f"{job} is queued for no forkserver"
-            assert job.phase is not Phase.WAITING or not state.ready, f"{job} waits beside a ready forkserver"
-            assert job.phase is not Phase.WAITING or not state.unserved, f"{job} waits for nothing"
-        assert self.draining or self.running == self.slots or not len(self._queue), "a slot is free and a job is queued"
+        for job in self._ledger.jobs:
+            assert all(self._ledger.requests.get(request) is job for request in job.waiters)
+            self._forkservers.check_invariants(job)
+            assert (Overdue(job.number) in self._ledger.deadlines) == (job.phase in HOLDS_SLOT), (
+                f"nobody looks after {job}"
+            )
+        assert not (self.queued and self._admits()), "a slot is free and a job is queued"

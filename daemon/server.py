@@ -17,6 +17,7 @@ import anyio.abc
 
 from compilepool.daemon.engine import Engine
 from compilepool.daemon.events import Domain
+from compilepool.daemon.listener import Listener
 from compilepool.daemon.log import event as log_event
 from compilepool.protocol import messages as m
 from compilepool.protocol.connection import Connection, End
@@ -106,13 +107,14 @@ class Server:
         self._numbers = itertools.count(1)
         self._accepting = anyio.CancelScope()
 
-    async def serve(self, listener: socket.socket) -> None:
-        """Accept until `stop`, then wait for the connections to end."""
+    async def serve(self, listener: Listener) -> None:
+        """Accept until `stop`, leave the socket's path to a successor, and wait for the connections to end."""
         async with anyio.create_task_group() as connections:
             with self._accepting:
                 while True:
-                    connected = await _accept(listener)
+                    connected = await _accept(listener.socket)
                     connections.start_soon(self._connection, connected)
+            listener.close()
 
     def stop(self) -> None:
         """Accept no more."""

@@ -4,8 +4,11 @@
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeVar
+
+_T = TypeVar("_T")
 
 
 def available_slots(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
@@ -16,6 +19,17 @@ def available_slots(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cg
 
 def cgroup_quotas(proc: Path, cgroups: Path) -> Iterator[float]:
     """CPUs allowed by each cgroup above this process that sets a quota, version 2 and version 1."""
+    for directory, read in cgroup_directories(proc, cgroups, "cpu", _quota_v2, _quota_v1):
+        try:
+            quota = read(directory)
+        except (OSError, ValueError):
+            quota = None
+        if quota is not None:
+            yield quota
+
+
+def cgroup_directories(proc: Path, cgroups: Path, controller: str, v2: _T, v1: _T) -> Iterator[tuple[Path, _T]]:
+    """The cgroups above this process that may have this controller, the nearest first, each with v2 or v1."""
     try:
         lines = (proc / "self" / "cgroup").read_text().splitlines()
     except OSError:
@@ -23,21 +37,16 @@ def cgroup_quotas(proc: Path, cgroups: Path) -> Iterator[float]:
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if not controllers:
-            yield from _quotas(cgroups, path, _quota_v2)
-        elif "cpu" in controllers.split(","):
-            yield from _quotas(cgroups / "cpu", path, _quota_v1)
+            yield from ((directory, v2) for directory in _up_from(cgroups, path))
+        elif controller in controllers.split(","):
+            yield from ((directory, v1) for directory in _up_from(cgroups / controller, path))
 
 
-def _quotas(mount: Path, path: str, read: Callable[[Path], float | None]) -> Iterator[float]:
+def _up_from(mount: Path, path: str) -> Iterator[Path]:
     # In a container the path may be the host's: what is not below the mount is skipped, the mount's root is not.
     group = mount / path.lstrip("/")
     for directory in [group, *group.parents]:
-        try:
-            quota = read(directory)
-        except (OSError, ValueError):
-            quota = None
-        if quota is not None:
-            yield quota
+        yield directory
         if directory == mount:
             return
 

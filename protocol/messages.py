@@ -97,6 +97,13 @@ class Unit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     spills: int | None = None
 
 
+class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The most that a job's workers may take: seconds from its beginning; bytes of one worker with its children."""
+
+    seconds: float
+    memory: int
+
+
 class Dropped(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A config that the compiler turned down (out of resources, ptxas), as CachingAutotuner drops it."""
 
@@ -132,6 +139,7 @@ class Compile(Message, frozen=True, tag="compile"):
 
     cache_dir: the client's Inductor cache directory ('' for the default): where line tables say the source is;
         no part of the kernel's identity
+    timeout: seconds that the compile may take once it has begun; None: as many as the daemon allows
     fresh: compile it whatever is known, and keep nothing
     exact: the best config is none of the kernel's own: a result with all of those won't do
     """
@@ -140,6 +148,7 @@ class Compile(Message, frozen=True, tag="compile"):
     recipe: Recipe
     priority: Priority = "foreground"
     cache_dir: str = ""
+    timeout: float | None = None
     fresh: bool = False
     exact: bool = False
 
@@ -150,10 +159,17 @@ class Execute(Message, frozen=True, tag="execute"):
     id: int
     call: Call
     priority: Priority = "foreground"
+    timeout: float | None = None
 
 
 class Prepare(Message, frozen=True, tag="prepare"):
     """Have a forkserver for this client's uid and toolchain, and say when it is ready."""
+
+    id: int
+
+
+class Promote(Message, frozen=True, tag="promote"):
+    """Somebody is blocked on background request `id` now: it is foreground from here on; unknown ids are ignored."""
 
     id: int
 
@@ -168,6 +184,13 @@ class GetStatus(Message, frozen=True, tag="get-status"):
     """Ask for a `StatusReport`."""
 
     id: int
+
+
+class GetEvents(Message, frozen=True, tag="get-events"):
+    """Ask for the daemon's latest events, those after number `after`."""
+
+    id: int
+    after: int = 0
 
 
 class Stop(Message, frozen=True, tag="stop"):
@@ -214,8 +237,31 @@ class StartForkserver(Message, frozen=True, tag="start-forkserver"):
     """No forkserver is attached for this client's uid and toolchain: please start one."""
 
 
+class Event(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One line of the daemon's log: numbered from 1; time in seconds since 1970."""
+
+    number: int
+    time: float
+    name: str
+    fields: dict[str, str]
+
+
+class Events(Message, frozen=True, tag="events"):
+    """The answer to a `GetEvents`: those that are still kept, oldest first."""
+
+    id: int
+    events: list[Event]
+
+
+class Draining(Message, frozen=True, tag="draining"):
+    """The daemon is stopping: it answers what it has, and takes nothing new on this connection; ask its successor."""
+
+
 class StatusReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the daemon says of itself; seconds and bytes throughout."""
+    """What the daemon says of itself; seconds and bytes throughout.
+
+    held_back: why queued jobs wait although slots are free; '' when none does
+    """
 
     version: str
     instance: str
@@ -223,10 +269,13 @@ class StatusReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     uptime: float
     socket: str
     store: str
+    draining: bool
     slots: int
     running: int
     queued: int
     waiting_for_forkserver: int
+    held_back: str
+    memory_available: int
     clients: int
     forkservers: list[str]
     counters: dict[str, int]
@@ -261,15 +310,16 @@ class Adopt(Message, frozen=True, tag="adopt"):
 
 
 class Spawn(Message, frozen=True, tag="spawn"):
-    """Let a worker do one job. Segment: the source (UTF-8), or the pickled callable."""
+    """Let a worker do one job, and stop it at its limits. Segment: the source (UTF-8), or the pickled callable."""
 
     job: int
     task: Recipe | Call
     cache_dir: str
+    limits: Limits
 
 
 class Assist(Message, frozen=True, tag="assist"):
-    """Let another worker compile one config of a job that runs; answered by `Assisted`."""
+    """Let another worker compile configs of a job that runs; answered by `Assisted`."""
 
     job: int
 
@@ -278,6 +328,10 @@ class Kill(Message, frozen=True, tag="kill"):
     """Kill the workers of a job and what they started; answered by `JobFailed` if it had not ended by itself."""
 
     job: int
+
+
+class Ping(Message, frozen=True, tag="ping"):
+    """Say that you are there: answered by `Pong` at once, whatever runs."""
 
 
 class Retire(Message, frozen=True, tag="retire"):
@@ -299,6 +353,10 @@ class Unfit(Message, frozen=True, tag="unfit"):
     """The forkserver can't serve (an import failed, a second thread is running) and exits."""
 
     reason: str
+
+
+class Pong(Message, frozen=True, tag="pong"):
+    """The answer to a `Ping`."""
 
 
 class Progress(Message, frozen=True, tag="progress"):
@@ -329,8 +387,8 @@ class JobFailed(Message, frozen=True, tag="job-failed"):
     cost: Cost
 
 
-ToClient = Compiled | Failed | Prepared | StartForkserver | Status | Stopping | Refusal
-ToForkserver = Adopt | Spawn | Assist | Kill | Retire | Refusal
-FromClient = Compile | Execute | Prepare | Cancel | GetStatus | Stop | StartFailed
-FromForkserver = Ready | Unfit | Progress | Assisted | JobDone | JobFailed
+ToClient = Compiled | Failed | Prepared | StartForkserver | Status | Events | Draining | Stopping | Refusal
+ToForkserver = Adopt | Spawn | Assist | Kill | Ping | Retire | Refusal
+FromClient = Compile | Execute | Prepare | Promote | Cancel | GetStatus | GetEvents | Stop | StartFailed
+FromForkserver = Ready | Unfit | Pong | Progress | Assisted | JobDone | JobFailed
 AnyMessage = Greeting | Message

@@ -6,7 +6,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import as_completed
+from concurrent.futures import Future, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,7 +17,7 @@ from compilepool.cli.common import json_option, one_line_errors, running_pool, s
 from compilepool.client import Pool, connect
 from compilepool.corpus import TARGETS, Kernel, bundled, for_target, read_kernels
 from compilepool.protocol.errors import CompilePoolError
-from compilepool.protocol.messages import Compiled
+from compilepool.protocol.messages import AnyMessage, Compiled
 from compilepool.spawn import CommandFailed, run_command
 
 
@@ -100,7 +100,9 @@ def compile_all(pool: Pool, kernels: Sequence[Kernel], *, show: bool) -> Summary
     """Hand all kernels over and wait for them, with a progress bar on a terminal."""
     summary = Summary(len(kernels))
     started = time.monotonic()
-    names = {pool.warm(kernel.name, kernel.source, priority="foreground"): kernel.name for kernel in kernels}
+    names: dict[Future[AnyMessage], str] = {
+        pool.warm(kernel.name, kernel.source, priority="foreground"): kernel.name for kernel in kernels
+    }
     with _progress(len(names), show=show) as advance:
         for future in as_completed(names):
             summary.first = summary.first or time.monotonic() - started

@@ -72,7 +72,7 @@ def serve(
 @click.option(
     "--idle-exit", type=click.FloatRange(0), callback=_finite, default=900.0, show_default=True, help="Seconds."
 )
-@click.option("--detach", is_flag=True, help="Go to the background, and return when it is attached.")
+@click.option("--detach", is_flag=True, help="Go to the background, and return when it is ready.")
 @click.option("--start-daemon", is_flag=True, help="Start a daemon first if none runs.")
 @click.option("--expect", hidden=True, help="Refuse to run as another toolchain than this (JSON).")
 def forkserver(socket: Path | None, idle_exit: float, detach: bool, start_daemon: bool, expect: str | None) -> None:

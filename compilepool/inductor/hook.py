@@ -14,7 +14,6 @@ from multiprocessing import util
 from types import ModuleType
 from typing import Any
 
-from compilepool.client import Pool
 from compilepool.inductor.pool import InductorPool
 from compilepool.options import Options
 from compilepool.protocol.rendezvous import default_socket
@@ -52,7 +51,8 @@ def put_in(module: ModuleType) -> None:
             return original.__func__()
         assert module.get_compile_threads() > 1
         owner._ready_future = None
-        pool = InductorPool(_connect(), original.__func__)
+        options = Options(default_socket(os.environ, os.getuid()), patience=_PATIENCE_SECONDS)
+        pool = InductorPool(options, original.__func__)
         util.Finalize(None, pool.shutdown, exitpriority=sys.maxsize)
         module._pool_set.add(pool)
         return pool
@@ -85,7 +85,3 @@ def remove() -> None:
 def is_in_place() -> bool:
     """Whether torch's attribute is ours."""
     return _replaced is not None
-
-
-def _connect() -> Pool:
-    return Pool(Options(default_socket(os.environ, os.getuid()), patience=_PATIENCE_SECONDS))

@@ -6,14 +6,12 @@
     `_worker_compile_triton`, cuda or hip   compile           (autotuner as torch's worker returns it, microseconds)
     anything else                           execute           what the function returns, in a worker of this user
 
-A task is on its way to the daemon, or, when the connection was lost or none is there yet, with the *connector*: a
-thread that connects (and has a daemon started), so that `submit` never waits. A task that the pool could not do is
-tried once more; then this program goes over to torch's own pool, for good, and says so once.
+`submit` never waits: a task that finds no daemon, or was lost with one, is with the pool's connector (`channel`). When
+the pool could not do one, the program goes over to torch's own pool, for good, and says so once.
 """
 
 import functools
 import logging
-import queue
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
@@ -24,23 +22,20 @@ from torch._inductor.compile_worker.subproc_pool import SubprocException
 
 from compilepool.client import Pool
 from compilepool.inductor.tasks import Task, task_for
-from compilepool.link import Link
+from compilepool.options import Options
 from compilepool.protocol import messages as m
 from compilepool.protocol.errors import CompilePoolError, PoolUnavailable
 
 log = logging.getLogger("compilepool")
-ATTEMPTS = 2
 
 
 class InductorPool:
     """See the module's docstring; `torchs` gives torch's own pool, which is started when it is first needed."""
 
-    def __init__(self, pool: Pool, torchs: Callable[[], Any]) -> None:
-        self._pool = pool
+    def __init__(self, options: Options, torchs: Callable[[], Any]) -> None:
+        self._pool = Pool(options, on_retry=_not_ready)
         self._torchs = torchs
         self._lock = threading.Lock()
-        self._unsent: queue.SimpleQueue[Task] = queue.SimpleQueue()
-        self._connector: threading.Thread | None = None
         self._gone_over = False
         self._closed = False
 
@@ -55,11 +50,7 @@ class InductorPool:
         if task is None:
             future: Future[Any] = self._own().submit(function, *arguments, **named)
             return future
-        link = self._pool.open_link()
-        if link is None:
-            self._connect_for(task)
-        else:
-            self._send(task, link)
+        self._pool.request(task.make, task.segments, functools.partial(self._answered, task), task.future)
         return task.future
 
     def wakeup(self) -> None:
@@ -71,51 +62,14 @@ class InductorPool:
     def shutdown(self) -> None:
         """Disconnect; what is in flight is cancelled, as by torch's own pool (which torch shuts down itself)."""
         self._closed = True
-        self._disconnect()
+        self._pool.close()
 
     def retire(self) -> None:
         """Disconnect; what is in flight is done by torch's own pool."""
         self._gone_over = True
-        self._disconnect()
+        self._pool.close()
 
-    def _disconnect(self) -> None:
-        # Not `Pool.close`, which waits for a connection that is being made.
-        if (link := self._pool.open_link()) is not None:
-            link.close()
-
-    # ---- the way there
-
-    def _send(self, task: Task, link: Link) -> None:
-        task.attempts += 1
-        try:
-            number = link.request(task.make, functools.partial(self._answered, task), task.segments)
-        except PoolUnavailable as exc:
-            self._not_done(task, exc)
-        else:
-            task.future.add_done_callback(lambda done: link.cancel(number) if done.cancelled() else None)
-
-    def _connect_for(self, task: Task) -> None:
-        self._unsent.put(task)
-        with self._lock:
-            if self._connector is None:
-                self._connector = threading.Thread(target=self._connect, name="compilepool-connector", daemon=True)
-                self._connector.start()
-
-    def _connect(self) -> None:
-        while True:
-            task = self._unsent.get()
-            if self._closed or self._gone_over:
-                self._hand_over(task)
-                continue
-            try:
-                link = self._pool.link()
-            except PoolUnavailable as exc:
-                self._go_over(exc)
-                self._hand_over(task)
-            else:
-                self._send(task, link)
-
-    # ---- the way back
+    # ---- answers
 
     def _answered(self, task: Task, answer: m.AnyMessage | CompilePoolError, segments: Sequence[bytes]) -> None:
         if isinstance(answer, PoolUnavailable):
@@ -133,12 +87,8 @@ class InductorPool:
             return self._own().submit(task.job).result()
 
     def _not_done(self, task: Task, error: PoolUnavailable) -> None:
-        """Try again, or go over; torch compiles in the program until a pool is ready again."""
         if not self._closed and not self._gone_over:
-            AsyncCompile._ready_future = None
-            if task.attempts < ATTEMPTS:
-                self._connect_for(task)
-                return
+            _not_ready()
             self._go_over(error)
         self._hand_over(task)
 
@@ -164,6 +114,11 @@ class InductorPool:
     def _own(self) -> Any:
         with self._lock:
             return self._torchs()
+
+
+def _not_ready() -> None:
+    """From here on torch compiles in the program, until a pool says that it is ready."""
+    AsyncCompile._ready_future = None
 
 
 def _raise_as_torch_does(error: CompilePoolError) -> None:

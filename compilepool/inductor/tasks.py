@@ -28,7 +28,6 @@ class Task:
     job: what torch submitted, for torch's own pool
     make, segments: the daemon's request
     finish: makes the result of the answer, in the thread that wants it
-    attempts: how often it was sent
     """
 
     name: str
@@ -37,7 +36,6 @@ class Task:
     segments: tuple[bytes, ...]
     finish: Finish
     future: CompileFuture = field(init=False)
-    attempts: int = 0
 
     def __post_init__(self) -> None:
         self.future = CompileFuture(self.name)

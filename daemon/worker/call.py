@@ -4,6 +4,8 @@ import traceback
 
 import cloudpickle
 
+from compilepool.daemon.worker import note
+from compilepool.daemon.worker.note import Step
 from compilepool.protocol.contents import checksum
 from compilepool.protocol.errors import CompileError
 from compilepool.protocol.messages import Call, Contents, Cost
@@ -11,8 +13,13 @@ from compilepool.protocol.messages import Call, Contents, Cost
 
 def call(task: Call, pickled: bytes) -> tuple[Contents, list[bytes]]:
     """The pickled result as contents without units; CompileError with the traceback of what it raised."""
+    note.enter(Step.UNPICKLING, "")
     try:
-        result = cloudpickle.dumps(cloudpickle.loads(pickled)())
+        function = cloudpickle.loads(pickled)
+        note.enter(Step.EXECUTING)
+        value = function()
+        note.enter(Step.PICKLING)
+        result = cloudpickle.dumps(value)
     except Exception as exc:
         raise CompileError(traceback.format_exc(), task.name) from exc
     return Contents([], [], [checksum(result)], Cost(0.0, 0.0, 0)), [result]

@@ -2,9 +2,9 @@
 
     forked --> waits at its control socket --> begins a job --> writes its answer --> exits
 
-The child has a session of its own (so that everything it starts can be killed with it), dies with the forkserver, and
-holds no descriptor but its input, its output, its answer and its control socket. It leaves by `os._exit`, so that
-nothing registered in the forkserver runs twice.
+The child has a session of its own (so that everything it starts can be killed with it), is where its orphans go, dies
+with the forkserver, and holds no descriptor but its input, its output, its answer, its control socket and its note. It
+leaves by `os._exit`, so that nothing registered in the forkserver runs twice.
 """
 
 import ctypes
@@ -19,11 +19,15 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from compilepool.daemon.worker import note
 from compilepool.daemon.worker.board import Board
 from compilepool.daemon.worker.exchange import ASSISTANT, CLAIMS, Answer, Order, decode_order, read, write
+from compilepool.daemon.worker.family import become_subreaper
+from compilepool.daemon.worker.note import Step
 from compilepool.protocol.environment import decides_compiles
 from compilepool.protocol.errors import CompilePoolError, to_wire
 from compilepool.protocol.frames import OPEN_LIMITS
@@ -35,18 +39,28 @@ HANDLED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
 # What `ps` and `top` show.
 IDLE_NAME, BUSY_NAME = b"cpool-idle", b"cpool-worker"
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
-_ANSWER_FD, _CONTROL_FD = 3, 4
+_ANSWER_FD, _CONTROL_FD, _NOTE_FD = 3, 4, 5
 _libc = ctypes.CDLL(None, use_errno=True)
 
 # Does the order, as lead (contents and segments to answer with) or as assistant (None).
 Work = Callable[[Order, bytes, Board, bool], tuple[Contents, list[bytes]] | None]
 
 
-def live(parent: int, control: int, answer: int, output: int, work: Work) -> NoReturn:
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """The worker's ends of what it shares with its forkserver, as descriptors; see `exchange`."""
+
+    control: int
+    answer: int
+    output: int
+    note: int
+
+
+def live(parent: int, ends: Ends, work: Work) -> NoReturn:
     """Wait for a job, do it, answer and exit."""
     status = 1
     try:
-        _isolate(parent, answer, output, control)
+        _isolate(parent, ends)
         status = _serve(work)
     except BaseException:  # noqa: BLE001 - a forked child must not return into its parent's code
         traceback.print_exc()
@@ -75,14 +89,16 @@ def _serve(work: Work) -> int:
     board = Board(board_file, tell)
     answer = _attempt(lambda: work(order, frame.segments[0], board, assisting))
     if not assisting:
+        note.enter(Step.ANSWERING)
         write(_ANSWER_FD, *answer)
         # Here rather than when it is reaped: workers do it side by side, their forkserver one after the other.
         shutil.rmtree(scratch, ignore_errors=True)
     return 0
 
 
-def _isolate(parent: int, answer: int, output: int, control: int) -> None:
+def _isolate(parent: int, ends: Ends) -> None:
     os.setsid()
+    become_subreaper()
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
@@ -93,10 +109,12 @@ def _isolate(parent: int, answer: int, output: int, control: int) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
     nothing = os.open(os.devnull, os.O_RDONLY)
     # Above the targets first: none of them may overwrite one that is still to be moved.
-    kept = [fcntl.fcntl(fd, fcntl.F_DUPFD, _CONTROL_FD + 1) for fd in (nothing, output, output, answer, control)]
+    moved = (nothing, ends.output, ends.output, ends.answer, ends.control, ends.note)
+    kept = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, _NOTE_FD + 1) for descriptor in moved]
     for target, descriptor in enumerate(kept):
         os.dup2(descriptor, target, inheritable=target < _ANSWER_FD)
-    os.closerange(_CONTROL_FD + 1, os.sysconf("SC_OPEN_MAX"))
+    os.closerange(_NOTE_FD + 1, os.sysconf("SC_OPEN_MAX"))
+    note.keep_in(_NOTE_FD)
     resource.setrlimit(resource.RLIMIT_FSIZE, (ANSWER_BYTES, ANSWER_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 

@@ -31,10 +31,12 @@ from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 from torch._inductor.runtime.runtime_utils import triton_hash_to_path_key
 from triton.backends.compiler import GPUTarget
 
+from compilepool.daemon.worker import note
 from compilepool.daemon.worker.autotune import write_best
 from compilepool.daemon.worker.binary import resources
 from compilepool.daemon.worker.board import Board
 from compilepool.daemon.worker.headless import headless
+from compilepool.daemon.worker.note import Step
 from compilepool.daemon.worker.rblock import scale_rblock
 from compilepool.protocol.contents import checksum
 from compilepool.protocol.errors import CompileError
@@ -88,7 +90,9 @@ def compile_kernel(recipe: Recipe, source: str, place: Scratch, board: Board) ->
     with _loaded(recipe, source, place) as autotuner:
         attempts = Attempts(autotuner, recipe.name)
         attempts.compile_all(board)
+        note.enter(Step.READING, "")
         scale_rblock(autotuner, place.triton)
+        note.enter(Step.PICKLING, "")
         autotuner.prepare_for_pickle()
         return _collect(autotuner, attempts.dropped, place)
 
@@ -106,6 +110,7 @@ def _loaded(recipe: Recipe, source: str, place: Scratch) -> Iterator[Any]:
     """The kernel's autotuner, for its target and with its settings."""
     compile_tasks._set_triton_ptxas_path()
     with inductor_config.patch(_settings(recipe)), headless() as driver:
+        note.enter(Step.EXECUTING, "")
         try:
             autotuner = load_autotuner(recipe.name, source, place, recipe.best_config)
         except Exception as exc:
@@ -166,6 +171,7 @@ class Attempts:
 
     def compile(self, index: int) -> None:
         """Compile one config, and keep its result or what was raised."""
+        note.enter(Step.FRONTEND, str(self._configs[index]))
         try:
             self._results[index] = self._compile(self._configs[index])
         except Exception as exc:  # noqa: BLE001 - torch's loop decides which of them drop a config
@@ -199,6 +205,7 @@ class Attempts:
         index = next(number for number, known in enumerate(self._configs) if known is config)
         if index not in self._results and index not in self._failed:
             if len(self._configs) > 1:
+                note.enter(Step.WAITING, str(config))
                 board.wait(index)
             self.compile(index)
         if (error := self._failed.get(index)) is not None:
@@ -234,5 +241,8 @@ def _collect(autotuner: Any, dropped: list[Dropped], place: Scratch) -> tuple[Co
 
 def _said(exc: BaseException) -> str:
     """The exception in its own words, with those of its cause."""
-    text = f"{type(exc).__name__}: {exc}"
+    try:
+        text = f"{type(exc).__name__}: {exc}"
+    except Exception as worse:  # noqa: BLE001 - it is the kernel's own, and may raise anything when it is asked
+        text = f"{type(exc).__name__}, which raised {type(worse).__name__} when it was asked what it says"
     return f"{text} (from {_said(exc.__cause__)})" if exc.__cause__ else text

@@ -3,6 +3,7 @@
     order    forkserver to worker   an anonymous memory file: an `Order` and its body (source, or pickled callable)
     begin    forkserver to worker   on the control socket: LEAD or ASSISTANT, with the descriptors of order and board
     claims   worker to forkserver   on the control socket: how many configs nobody has taken
+    note     worker to forkserver   an anonymous memory file: where the worker is (`note`)
     answer   worker to forkserver   an anonymous memory file, read when the worker is gone: an `Answer` with segments
 
 Memory files need no reader at the other end, can't be half read, and are no pipe that a grandchild could hold open.

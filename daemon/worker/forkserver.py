@@ -7,9 +7,12 @@ Workers are forked ahead, `STANDBY` of them, when there is nothing else to do: a
 It attaches before it imports, so that the daemon knows within milliseconds that one is on its way and notices at once
 when it dies. It has one thread and no event loop: `fork` copies only the calling thread, and a lock that another one
 held would stay locked in every worker. It waits on two descriptors, the daemon's socket and the wake-up pipe of
-SIGCHLD, and wakes for nothing else until it has been idle for `idle_exit` seconds.
+SIGCHLD; while something runs it looks after its limits (`limits`), and otherwise wakes for nothing else until it has
+been idle for `idle_exit` seconds.
 
-When the daemon goes, its workers have nobody to answer to: they are killed and the forkserver exits.
+A worker that is over a limit, or no longer wanted, is told to end, and killed when it does not. What it started goes
+with it: its process group at once, and what went to the background when it ends (`family`). When the daemon goes, its
+workers have nobody to answer to: they are killed and the forkserver exits.
 """
 
 import contextlib
@@ -21,17 +24,19 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from compilepool.daemon.worker.family import become_subreaper, end_orphans
 from compilepool.daemon.worker.link import DaemonLink, Retired
 from compilepool.daemon.worker.no_driver import occupy
 from compilepool.daemon.worker.scratch import scratch_root
 from compilepool.protocol import messages as m
 from compilepool.protocol.environment import decides_compiles
-from compilepool.protocol.errors import CompileError, Failure
+from compilepool.protocol.errors import CompileError, Failure, PoolUnavailable
 
 if TYPE_CHECKING:
     from compilepool.daemon.worker.board import Board
@@ -52,6 +57,9 @@ ENVIRONMENT = {
 IDLE_EXIT_SECONDS = 900.0
 # Idle workers: a burst on 16 slots finds them all. One costs its page tables, 1 to 2 MB.
 STANDBY = 16
+# How often limits are looked after while something runs.
+WATCH_SECONDS = 0.2
+_ORPHANS_SECONDS, _ORPHANS_ROUNDS = 0.01, 500
 
 
 def prepare_environment() -> None:
@@ -61,10 +69,13 @@ def prepare_environment() -> None:
     os.environ.update(ENVIRONMENT)
 
 
-def serve(link: DaemonLink, idle_exit: float = IDLE_EXIT_SECONDS) -> str:
-    """Warm up and serve until retired; returns why it ended."""
+def serve(link: DaemonLink, idle_exit: float, ready: Callable[[], None]) -> str:
+    """Warm up, call `ready`, and serve until retired; returns why it ended.
+
+    Raises PoolUnavailable when it can't compile.
+    """
     with scratch_root() as root:
-        return Forkserver(link, root, idle_exit).run()
+        return Forkserver(link, root, idle_exit).run(ready)
 
 
 class Forkserver:
@@ -78,16 +89,19 @@ class Forkserver:
         self._idle: list[Worker] = []
         self._leads: dict[int, Worker] = {}
         self._forks_ahead = True
+        self._look_at = 0.0
         self._selector = selectors.DefaultSelector()
         self._wake_reader, self._wake_writer = socket.socketpair()
 
     def __repr__(self) -> str:
         return f"<Forkserver [pid {os.getpid()} | workers: {len(self._workers)}, {len(self._idle)} of them idle]>"
 
-    def run(self) -> str:
+    def run(self, ready: Callable[[], None]) -> str:
         """Serve until there is a reason not to; returns the reason."""
         try:
+            become_subreaper()
             self._warm_up()
+            ready()
             self._watch()
             while True:
                 self._turn()
@@ -104,8 +118,9 @@ class Forkserver:
 
             warm_up(self._root / "warm-up")
         except Exception as exc:
-            self._link.post(m.Unfit(f"it can't compile: {type(exc).__name__}: {exc}"))
-            raise Retired(f"unfit: {exc}") from exc
+            reason = f"it can't compile: {type(exc).__name__}: {exc}"
+            self._link.post(m.Unfit(reason))
+            raise PoolUnavailable(reason) from exc
         shutil.rmtree(self._root / "warm-up", ignore_errors=True)
         self._check_single_thread()
         gc.collect()
@@ -127,7 +142,7 @@ class Forkserver:
         self._selector.modify(self._link.socket, interest)
         short = self._forks_ahead and len(self._idle) < min(self._link.slots, STANDBY)
         working = len(self._workers) > len(self._idle)
-        ready = self._selector.select(0 if short else None if working else self._idle_exit)
+        ready = self._selector.select(0 if short else WATCH_SECONDS if working else self._idle_exit)
         if not ready and short:
             self._fork_ahead()
         elif not ready and not working:
@@ -142,6 +157,8 @@ class Forkserver:
         if any(key.fileobj is self._wake_reader for key, _ in ready):
             self._drain_wake_ups()
             self._reap()
+        if working and time.monotonic() >= self._look_at:
+            self._look_after_limits()
         self._link.flush()
 
     def _take(self, message: m.AnyMessage, segments: tuple[bytes, ...]) -> None:
@@ -151,8 +168,9 @@ class Forkserver:
             case m.Assist(job):
                 self._assist(job)
             case m.Kill(job):
-                for worker in self._of(job):
-                    worker.kill()
+                self._stop(job, Failure("cancelled", "nobody waits for it any more"))
+            case m.Ping():
+                self._link.post(m.Pong())
             case m.Retire(reason):
                 raise Retired(reason)
             case m.Refusal(failure):
@@ -227,6 +245,24 @@ class Forkserver:
         elif worker.job and worker.job.number in self._leads:
             self._link.post(m.Progress(worker.job.number, claims))
 
+    def _stop(self, job: int, verdict: Failure) -> None:
+        for worker in self._of(job):
+            worker.stop(verdict)
+
+    def _look_after_limits(self) -> None:
+        from compilepool.daemon.worker.limits import exceeded
+
+        now = time.monotonic()
+        self._look_at = now + WATCH_SECONDS
+        for worker, verdict in list(exceeded(iter(self._workers.values()))):
+            assert worker.job is not None
+            self._stop(worker.job.number, verdict)
+            if verdict.kind == "out-of-memory":
+                worker.kill()
+        for worker in self._workers.values():
+            if worker.kill_at is not None and now >= worker.kill_at:
+                worker.kill()
+
     def _reap(self) -> None:
         from compilepool.daemon.worker.process import has_ended, reap
 
@@ -236,6 +272,7 @@ class Forkserver:
                     self._selector.unregister(worker.control)
                 del self._workers[worker.pid]
                 self._ended(worker, reap(worker))
+        end_orphans(self._workers)
 
     def _ended(self, worker: "Worker", outcome: "Outcome") -> None:
         job = worker.job
@@ -250,8 +287,7 @@ class Forkserver:
         else:
             del self._leads[job.number]
             job.close()
-            for assistant in self._of(job.number):
-                assistant.kill()
+            self._stop(job.number, Failure("cancelled", "its lead has ended"))
             # Before the answer: whoever has it finds nothing left behind.
             job.clean_up()
             self._answer(job, outcome)
@@ -279,7 +315,7 @@ class Forkserver:
             known = ", ".join(thread.name for thread in threading.enumerate())
             reason = f"it has {len(tasks)} threads ({names}; Python's: {known}), and a fork would copy their locks"
             self._link.post(m.Unfit(reason))
-            raise Retired(f"unfit: {reason}")
+            raise PoolUnavailable(reason)
 
     def _kill_all(self) -> None:
         from compilepool.daemon.worker.process import reap
@@ -287,6 +323,11 @@ class Forkserver:
         for worker in self._workers.values():
             worker.kill()
             reap(worker)
+        for _ in range(_ORPHANS_ROUNDS):
+            # Each that is killed leaves its own children to this process.
+            if not end_orphans(()):
+                break
+            time.sleep(_ORPHANS_SECONDS)
 
 
 def _work(order: "Order", body: bytes, board: "Board", assisting: bool) -> tuple[m.Contents, list[bytes]] | None:

@@ -15,8 +15,8 @@ from compilepool.protocol.rendezvous import forkserver_log
 from compilepool.protocol.toolchain import Toolchain
 
 
-def run(socket: Path, idle_exit: float, attached: Callable[[], None] = lambda: None) -> str:
-    """Attach to the daemon at `socket`, call `attached`, and serve; returns why it ended.
+def run(socket: Path, idle_exit: float, ready: Callable[[], None] = lambda: None) -> str:
+    """Attach to the daemon at `socket`, import, call `ready`, and serve; returns why it ended.
 
     Raises PoolUnavailable when it can't attach.
     """
@@ -24,27 +24,27 @@ def run(socket: Path, idle_exit: float, attached: Callable[[], None] = lambda: N
     try:
         link = attach(socket, toolchain)
     except Retired as exc:
-        # As good as attached: there is one.
-        attached()
+        # As good as ready: there is one.
+        ready()
         return str(exc)
-    attached()
     _say(f"attached to {socket} as toolchain {toolchain.fingerprint[:12]}")
-    reason = forkserver.serve(link, idle_exit)
+    reason = forkserver.serve(link, idle_exit, ready)
     _say(f"ended: {reason}")
     return reason
 
 
 def start(socket: Path, idle_exit: float, expected: Toolchain | None) -> None:
-    """Start one in the background, and return when it is attached (its imports are still to come).
+    """Start one in the background, and return when it is ready.
 
-    Raises PoolUnavailable when it can't attach, or would be another toolchain than `expected`.
+    Raises PoolUnavailable when it does not come so far, with the end of what it said, or would be another toolchain
+    than `expected`.
     """
     differences = expected.differences(_toolchain()) if expected else []
     if differences:
         raise PoolUnavailable(f"the forkserver would be another toolchain than asked for: {'; '.join(differences)}")
 
-    def body(attached: Callable[[], None]) -> None:
-        run(socket, idle_exit, attached)
+    def body(ready: Callable[[], None]) -> None:
+        run(socket, idle_exit, ready)
 
     try:
         run_detached(body, forkserver_log(socket))

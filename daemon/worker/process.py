@@ -1,4 +1,4 @@
-"""A worker as its forkserver knows it: forked ahead, put to a job, killed or waited for, and read.
+"""A worker as its forkserver knows it: forked ahead, put to a job, stopped or waited for, and read.
 
 A fork costs 5 to 9 ms and a forkserver forks one after the other, so workers are forked before there is work for them:
 they wait at their control socket (`child`). A job has one lead, which answers for it, and may have assistants, which
@@ -17,12 +17,17 @@ import msgspec
 
 from compilepool.daemon.worker import child
 from compilepool.daemon.worker.exchange import ASSISTANT, CLAIMS, LEAD, Order, decode_answer, read, write
+from compilepool.daemon.worker.note import Note, read_note
 from compilepool.protocol.contents import DamagedContents, verify
 from compilepool.protocol.errors import Failure, ProtocolError
-from compilepool.protocol.messages import Contents, Cost, Spawn
+from compilepool.protocol.messages import Contents, Cost, Limits, Spawn
 
 # What a kernel prints is only kept for its error message.
 TAIL_BYTES = 2000
+# How long a worker that is stopped may take to end by itself: time for ptxas to remove its temporary files.
+TERM_SECONDS = 2.0
+# A header takes a megabyte, and a compiler's message is a line or a traceback.
+MESSAGE_BYTES = 64 << 10
 
 
 @dataclass(slots=True)
@@ -32,6 +37,7 @@ class Job:
     number: int
     kernel: str
     scratch: Path
+    limits: Limits
     order: int
     board: int
     assistants_cpu: float = 0.0
@@ -48,21 +54,29 @@ class Job:
 
 @dataclass(slots=True)
 class Worker:
-    """A forked process: idle, or at work on `job`."""
+    """A forked process: idle, or at work on `job`.
+
+    verdict: why it was stopped
+    kill_at: when it is killed, if being told to end has not helped
+    """
 
     pid: int
     control: socket.socket
     answer: int
     output: int
+    note: int
     job: Job | None = None
     assisting: bool = False
     started: float = 0.0
-    killed: bool = False
+    oom_kills: int = 0
+    verdict: Failure | None = None
+    kill_at: float | None = None
 
     def begin(self, job: Job, *, assisting: bool = False) -> None:
         """Put it to a job; OSError if it is not there any more."""
         socket.send_fds(self.control, [ASSISTANT if assisting else LEAD], [job.order, job.board])
         self.job, self.assisting, self.started = job, assisting, time.monotonic()
+        self.oom_kills = _oom_kills()
 
     def claims(self) -> int | None:
         """What it says on its control socket: so many configs are unclaimed; None when it will say no more."""
@@ -72,10 +86,25 @@ class Worker:
             return None
         return int(CLAIMS.unpack(told)[0]) if len(told) == CLAIMS.size else None
 
+    def where(self) -> Note:
+        """What it does, or did last."""
+        return read_note(self.note)
+
+    def printed(self) -> int:
+        """Bytes that it has printed."""
+        return os.fstat(self.output).st_size
+
+    def stop(self, verdict: Failure) -> None:
+        """Tell it and its process group to end, and kill them when they don't; the first verdict counts."""
+        if self.verdict is None:
+            self.verdict = verdict
+            self.kill_at = time.monotonic() + TERM_SECONDS
+            _signal_group(self.pid, signal.SIGTERM)
+
     def kill(self) -> None:
-        """Kill it and its process group; what becomes of it is told as usual."""
-        self.killed = True
-        _kill_group(self.pid)
+        """Kill it and its process group."""
+        self.kill_at = None
+        _signal_group(self.pid, signal.SIGKILL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +120,14 @@ class Outcome:
 def open_job(spawn: Spawn, body: bytes, root: Path) -> Job:
     """Write the order for a job, whose scratch directory will be below `root`."""
     order, board = (os.memfd_create(f"compilepool-{what}-{spawn.job}") for what in ("order", "board"))
-    job = Job(spawn.job, spawn.task.name, root / f"job-{spawn.job}", order, board)
+    job = Job(spawn.job, spawn.task.name, root / f"job-{spawn.job}", spawn.limits, order, board)
     write(order, Order(spawn.job, spawn.task, spawn.cache_dir, str(job.scratch)), (body,))
     return job
 
 
 def fork_worker(work: child.Work) -> Worker:
     """Fork a worker that waits to be put to a job; in the worker, this does not return."""
-    answer, output = (os.memfd_create(f"compilepool-{what}") for what in ("answer", "output"))
+    answer, output, note = (os.memfd_create(f"compilepool-{what}") for what in ("answer", "output", "note"))
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     parent = os.getpid()
     # Until the child has handlers of its own, a signal would run its parent's.
@@ -106,17 +135,17 @@ def fork_worker(work: child.Work) -> Worker:
     try:
         pid = os.fork()
         if pid == 0:
-            child.live(parent, its.fileno(), answer, output, work)
+            child.live(parent, child.Ends(its.fileno(), answer, output, note), work)
     except OSError:
-        os.close(answer)
-        os.close(output)
+        for descriptor in (answer, output, note):
+            os.close(descriptor)
         ours.close()
         raise
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, child.HANDLED)
         its.close()
     ours.setblocking(False)
-    return Worker(pid, ours, answer, output)
+    return Worker(pid, ours, answer, output, note)
 
 
 def has_ended(worker: Worker) -> bool:
@@ -127,7 +156,7 @@ def has_ended(worker: Worker) -> bool:
 def reap(worker: Worker) -> Outcome:
     """Read what a worker that has ended left, and release what was held for it."""
     # Before its number is free: what it started belongs to its group.
-    _kill_group(worker.pid)
+    _signal_group(worker.pid, signal.SIGKILL)
     _, status, usage = os.wait4(worker.pid, 0)
     cost = Cost(
         wall=time.monotonic() - worker.started,
@@ -137,8 +166,8 @@ def reap(worker: Worker) -> Outcome:
     try:
         return _read_outcome(worker, status, cost)
     finally:
-        os.close(worker.answer)
-        os.close(worker.output)
+        for descriptor in (worker.answer, worker.output, worker.note):
+            os.close(descriptor)
         worker.control.close()
 
 
@@ -148,16 +177,19 @@ def _read_outcome(worker: Worker, status: int, cost: Cost) -> Outcome:
     def failed(message: str) -> Outcome:
         return Outcome(cost, failure=Failure("worker-crashed", f"{message}{_tail(worker)}", kernel))
 
-    if worker.killed:
-        return Outcome(cost, failure=Failure("cancelled", "nobody waits for it any more", kernel))
+    if worker.verdict is not None:
+        return Outcome(cost, failure=worker.verdict)
+    if _killed_for_memory(worker, status):
+        said = f"the kernel's out-of-memory killer ended the process that compiled it ({worker.where()})"
+        return Outcome(cost, failure=Failure("out-of-memory", said, kernel))
     silent = os.fstat(worker.answer).st_size == 0
     if silent or not (os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0):
-        return failed(f"the process that compiled it {_death(status)}")
+        return failed(f"the process that compiled it {_death(status)} ({worker.where()})")
     try:
         frame = read(worker.answer)
         answer = decode_answer(frame.header)
         if answer.failure is not None:
-            return Outcome(cost, failure=answer.failure)
+            return Outcome(cost, failure=_short(answer.failure))
         if answer.contents is None:
             return failed("its worker's answer is empty")
         verify(answer.contents, frame.segments)
@@ -173,15 +205,36 @@ def _death(status: int) -> str:
     return f"exited with status {os.WEXITSTATUS(status)} before it answered"
 
 
+def _killed_for_memory(worker: Worker, status: int) -> bool:
+    """Whether it was killed while the kernel was killing for want of memory: it does not say whom."""
+    return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL and _oom_kills() > worker.oom_kills
+
+
+def _oom_kills() -> int:
+    try:
+        counters = dict(line.split() for line in Path("/proc/vmstat").read_text().splitlines())
+    except OSError:
+        return 0
+    return int(counters.get("oom_kill", 0))
+
+
 def _tail(worker: Worker) -> str:
-    size = os.fstat(worker.output).st_size
+    size = worker.printed()
     text = os.pread(worker.output, TAIL_BYTES, max(0, size - TAIL_BYTES)).decode(errors="replace").strip()
     return f"; it printed: {text}" if text else ""
 
 
-def _kill_group(pid: int) -> None:
+def _short(failure: Failure) -> Failure:
+    """With the end of its message only, where that is what a kernel made endless."""
+    if len(failure.message) <= MESSAGE_BYTES // 4:
+        return failure
+    cut = len(failure.message) - MESSAGE_BYTES // 4
+    return msgspec.structs.replace(failure, message=f"[{cut} characters] ...{failure.message[cut:]}")
+
+
+def _signal_group(pid: int, number: signal.Signals) -> None:
     try:
-        os.killpg(pid, signal.SIGKILL)
+        os.killpg(pid, number)
     except ProcessLookupError:
         # The child has not come as far as making its group; as long as it is not reaped, the number is its own.
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, number)

@@ -1,7 +1,8 @@
 """A forkserver's scratch directory, which goes with it: now, or when the next one starts.
 
-A forkserver that is killed can't clean up. So each holds a lock in its directory for as long as it lives, and one that
-starts removes those that nobody holds (by the lock and not by a process number: containers may share /tmp).
+A forkserver that is killed can't clean up, and what its workers started goes on. So each holds a lock in its directory
+for as long as it lives, and one that starts removes those that nobody holds, and ends who works there (by the lock and
+not by a process number: containers may share /tmp).
 """
 
 import fcntl
@@ -11,6 +12,8 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from compilepool.daemon.worker.family import kill_those_in
 
 _PREFIX = "compilepool-scratch-"
 _LOCK = ".lock"
@@ -45,6 +48,7 @@ def _remove_if_dead(directory: Path) -> None:
     except BlockingIOError:
         return
     else:
+        kill_those_in(directory)
         shutil.rmtree(directory, ignore_errors=True)
     finally:
         os.close(lock)

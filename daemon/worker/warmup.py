@@ -9,6 +9,7 @@ from pathlib import Path
 
 from compilepool.daemon.worker.board import own_board
 from compilepool.daemon.worker.compile import compile_kernel, scratch
+from compilepool.daemon.worker.stages import note_stages
 from compilepool.protocol.messages import Recipe
 
 _SOURCE = """
@@ -46,6 +47,7 @@ def warmup(in_ptr0, out_ptr0, xnumel, r0_numel, XBLOCK : tl.constexpr, R0_BLOCK 
 
 def warm_up(root: Path) -> None:
     """Compile once, in this process, below the scratch directory `root`; raises CompileError if even that fails."""
+    note_stages()
     place = scratch(root, "")
     place.enter()
     compile_kernel(Recipe("warmup", {}, {}), _SOURCE, place, own_board())

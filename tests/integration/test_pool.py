@@ -176,12 +176,13 @@ class TestTheWorker:
 
     def test_holds_only_its_own_descriptors(self, pool: Pool) -> None:
         # The board's descriptor was sent, and has the lowest number that was free then.
-        names = told(pool, "descriptors", "sorted(os.readlink(f'/proc/self/fd/{d}') for d in '012346')")
-        assert len(told(pool, "count", "os.listdir('/proc/self/fd')")) == 7  # the seventh is the listing itself
+        names = told(pool, "descriptors", "sorted(os.readlink(f'/proc/self/fd/{d}') for d in '0123457')")
+        assert len(told(pool, "count", "os.listdir('/proc/self/fd')")) == 8  # the eighth is the listing itself
         assert [name.split(" ")[0].split("[")[0].rstrip(":-0123456789") for name in names] == [
             "/dev/null",
             "/memfd:compilepool-answer",
             "/memfd:compilepool-board",
+            "/memfd:compilepool-note",
             "/memfd:compilepool-output",
             "/memfd:compilepool-output",
             "socket",

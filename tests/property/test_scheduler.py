@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from compilepool.daemon import actions as act
 from compilepool.daemon import events as ev
 from compilepool.daemon import scheduler as s
-from compilepool.protocol.errors import Failure
+from compilepool.protocol.errors import Failure, FailureKind
 
 CLIENTS = st.integers(1, 4)
 KEYS = st.sampled_from("abcd")
@@ -55,13 +55,34 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.running = {job: f for job, f in self.running.items() if f != forkserver}
             self.assistants = [(job, f) for job, f in self.assistants if f != forkserver]
 
-    @rule(client=CLIENTS, key=KEYS, priority=st.sampled_from(["foreground", "background"]), wider=st.sampled_from("ab"))
-    def submit(self, client: int, key: str, priority: str, wider: str) -> None:
+    @rule(
+        client=CLIENTS,
+        key=KEYS,
+        priority=st.sampled_from(["foreground", "background"]),
+        wider=st.sampled_from("ab"),
+        timeout=st.sampled_from([None, 5.0, 900.0]),
+    )
+    def submit(self, client: int, key: str, priority: str, wider: str, timeout: float | None) -> None:
         request = ev.RequestId(client, self.next_id)
         self.next_id += 1
         self.open.add(request)
         domain = DOMAINS[client % 2]
-        self.feed(ev.Submitted(request, domain, key, key, priority, 1.0, wider))  # type: ignore[arg-type]
+        submitted = ev.Submitted(request, domain, key, key, priority, 1.0, 10, timeout, wider)  # type: ignore[arg-type]
+        self.feed(submitted)
+
+    @precondition(lambda self: self.open | self.ended)
+    @rule(data=st.data())
+    def promote(self, data: st.DataObject) -> None:
+        self.feed(ev.Promoted(data.draw(st.sampled_from(sorted(self.open | self.ended)))))
+
+    @rule(room=st.integers(-3, 3))
+    def memory(self, room: int) -> None:
+        self.feed(ev.Memory(room))
+
+    @precondition(lambda self: self.forkservers)
+    @rule(data=st.data())
+    def hear(self, data: st.DataObject) -> None:
+        self.feed(ev.Heard(data.draw(st.sampled_from(sorted(self.forkservers)))))
 
     @rule(client=CLIENTS)
     def probe(self, client: int) -> None:
@@ -109,12 +130,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.feed(ev.Attached(number, domain))
 
     @precondition(lambda self: self.forkservers)
-    @rule(data=st.data(), lost=st.booleans())
-    def ready_or_lost(self, data: st.DataObject, lost: bool) -> None:
+    @rule(data=st.data(), lost=st.booleans(), told=st.booleans())
+    def ready_or_lost(self, data: st.DataObject, lost: bool, told: bool) -> None:
         number = data.draw(st.sampled_from(sorted(self.forkservers)))
         if lost:
             self.retired(number)
-            self.feed(ev.ForkserverGone(number, "lost"))
+            self.feed(ev.ForkserverGone(number, "lost", told))
         else:
             self.feed(ev.Ready(number))
 
@@ -123,14 +144,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.feed(ev.StartFailed(client, "no"))
 
     @precondition(lambda self: self.running)
-    @rule(data=st.data(), works=st.booleans())
-    def job_ends(self, data: st.DataObject, works: bool) -> None:
+    @rule(data=st.data(), kind=st.sampled_from([None, "compile-error", "worker-crashed", "timeout", "out-of-memory"]))
+    def job_ends(self, data: st.DataObject, kind: FailureKind | None) -> None:
         job = data.draw(st.sampled_from(sorted(self.running)))
         del self.running[job]
-        failure = Failure("compile-error", "no", "k")
-        self.feed(ev.Succeeded(job, 1) if works else ev.JobFailed(job, failure))
+        self.feed(ev.JobFailed(job, Failure(kind, "no", "k")) if kind else ev.Succeeded(job, 1))
 
-    @rule(seconds=st.sampled_from([1.0, 40.0, 400.0]))
+    @rule(seconds=st.sampled_from([1.0, 15.0, 40.0, 400.0]))
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
         self.feed(ev.Tick())
@@ -147,15 +167,25 @@ class SchedulerMachine(RuleBasedStateMachine):
         for request in self.open:
             assert self.scheduler.knows(request)
 
+    def assistants_end(self) -> None:
+        while self.assistants:
+            self.feed(ev.Assisted(*self.assistants.pop()))
+
     def teardown(self) -> None:
-        """Whatever the state, all clients' leaving and the workers' ends leave nothing."""
+        """Whatever the state: what is queued gets its turn, and all clients' leaving leaves nothing."""
+        while self.running:
+            job = next(iter(self.running))
+            del self.running[job]
+            self.feed(ev.Succeeded(job, 1))
+            if not self.running:
+                self.assistants_end()
+        assert not self.scheduler.queued
         for client in range(1, 5):
             self.leave(client)
         for job in list(self.running):
             self.running.pop(job)
             self.feed(ev.JobFailed(job, Failure("cancelled", "")))
-        for assistant in self.assistants:
-            self.scheduler.handle(ev.Assisted(*assistant), self.now)
+        self.assistants_end()
         assert self.scheduler.running == 0
         self.scheduler.check_invariants()
         assert self.scheduler.idle

@@ -68,7 +68,7 @@ def drive(tmp_path: Path) -> Callable[[Callable[..., Any]], None]:
     def run(body: Callable[..., Any]) -> None:
         async def with_engine() -> None:
             store = SlowStore(tmp_path / "store")
-            config = Config(tmp_path / "pool.sock", store.root, slots=2)
+            config = Config(tmp_path / "pool.sock", store.root, slots=2, timeout=600.0, memory=1 << 30)
             async with anyio.create_task_group() as tasks:
                 engine = Engine(config, store, "instance", "0", tasks)
                 tasks.start_soon(engine.run)

@@ -55,7 +55,7 @@ def test_a_known_key_is_answered_from_the_store(ready: Driver) -> None:
 
 def test_an_unknown_key_runs_and_is_answered(ready: Driver) -> None:
     ready.feed(submit(1))
-    assert ready.feed(ev.LookedUp(1, found=False)) == [act.Run(1, 100)]
+    assert ready.feed(ev.LookedUp(1, found=False)) == [act.Run(1, 100, 600.0)]
     assert repr(ready.scheduler) == "<Scheduler [jobs: 1 running | slots: 1/2 | forkservers: 1]>"
     assert ready.feed(ev.Succeeded(1, units=3)) == [act.Answer(ev.RequestId(1, 1), 1, "compiled"), act.Forget(1)]
     assert ready.scheduler.counters["units_compiled"] == 3
@@ -82,14 +82,14 @@ def test_users_do_not_share(ready: Driver) -> None:
     ready.forkserver(200, OTHER)
     ready.feed(submit(1), submit(2, domain=OTHER))
     runs = ready.feed(ev.LookedUp(1, found=False), ev.LookedUp(2, found=False))
-    assert runs == [act.Run(1, 100), act.Run(2, 200)]
+    assert runs == [act.Run(1, 100, 600.0), act.Run(2, 200, 600.0)]
 
 
 def test_no_more_run_than_there_are_slots(ready: Driver) -> None:
     for number in range(1, 4):
         ready.feed(submit(1, number, key=str(number)), ev.LookedUp(number, found=False))
     assert (ready.scheduler.running, ready.scheduler.queued) == (2, 1)
-    assert act.Run(3, 100) in ready.feed(ev.JobFailed(1, Failure("compile-error", "no", "kernel_1")))
+    assert act.Run(3, 100, 600.0) in ready.feed(ev.JobFailed(1, Failure("compile-error", "no", "kernel_1")))
 
 
 def test_a_failure_reaches_everybody_who_asked_and_is_not_kept(ready: Driver) -> None:
@@ -159,7 +159,7 @@ class TestForkservers:
     def test_a_lost_one_costs_each_running_job_one_retry(self, ready: Driver) -> None:
         ready.feed(submit(1), ev.LookedUp(1, found=False))
         assert ready.feed(ev.ForkserverGone(100, "killed")) == [act.AskForForkserver(1)]
-        assert act.Run(1, 101) in ready.forkserver(101)
+        assert act.Run(1, 101, 600.0) in ready.forkserver(101)
         fail, forget = ready.feed(ev.ForkserverGone(101, "killed again"))
         assert isinstance(fail, act.Fail)
         assert fail.failure.kind == "unavailable"
@@ -173,7 +173,7 @@ class TestForkservers:
             driver.feed(submit(1, number, key=str(number)), ev.LookedUp(number, found=False))
         driver.feed(ev.ForkserverGone(100, "killed"))
         assert driver.scheduler.waiting == 2
-        assert driver.forkserver(101) == [act.Run(1, 101)]
+        assert driver.forkserver(101) == [act.Run(1, 101, 600.0)]
 
     def test_an_idle_one_may_leave(self, ready: Driver) -> None:
         assert ready.feed(ev.ForkserverGone(100, "idle")) == []
@@ -218,9 +218,9 @@ class TestCancelling:
         driver.feed(submit(1, 1, "shared", priority="background"), ev.LookedUp(2, found=False))
         driver.feed(submit(1, 2, "other"), ev.LookedUp(3, found=False))
         driver.feed(submit(2, 1, "shared"))
-        assert act.Run(3, 100) in driver.feed(ev.Succeeded(1, units=1))
+        assert act.Run(3, 100, 600.0) in driver.feed(ev.Succeeded(1, units=1))
         driver.feed(ev.Cancelled(ev.RequestId(2, 1)), submit(1, 4, "late"), ev.LookedUp(4, found=False))
-        assert act.Run(4, 100) in driver.feed(ev.Succeeded(3, units=1))
+        assert act.Run(4, 100, 600.0) in driver.feed(ev.Succeeded(3, units=1))
 
 
 class TestDraining:
@@ -287,7 +287,7 @@ def test_what_is_queued_gets_a_slot_before_an_assistant_does() -> None:
     first, second = run_one(driver, 1), run_one(driver, 2)
     waiting = run_one(driver, 3)
     assert driver.feed(ev.Progress(first, unclaimed=9)) == []
-    assert act.Run(waiting, 100) in driver.feed(ev.Succeeded(second, 1))
+    assert act.Run(waiting, 100, 600.0) in driver.feed(ev.Succeeded(second, 1))
     assert act.Assist(first, 100) in driver.feed(ev.Succeeded(waiting, 1))
 
 

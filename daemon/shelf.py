@@ -1,0 +1,48 @@
+"""The store as the engine uses it: reads and writes happen in threads, and what is being written counts as there."""
+
+import anyio
+import anyio.abc
+import anyio.to_thread
+
+from compilepool.daemon.store import Store, Stored
+
+# The page cache answers most reads: two threads keep one slow read from holding up the others. Nobody waits for writes.
+READING_THREADS = 2
+WRITING_THREADS = 1
+
+
+class Shelf:
+    """See the module's docstring; `tasks` is where writes go on."""
+
+    def __init__(self, store: Store, tasks: anyio.abc.TaskGroup) -> None:
+        self._store = store
+        self._tasks = tasks
+        self._publishing: dict[str, Stored] = {}
+        self._reading = anyio.CapacityLimiter(READING_THREADS)
+        self._writing = anyio.CapacityLimiter(WRITING_THREADS)
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """What went wrong."""
+        return {"store_damaged": self._store.damaged, "store_errors": self._store.errors}
+
+    async def get(self, keys: tuple[str, ...]) -> Stored | None:
+        """The first of these that is known."""
+        for key in keys:
+            # Whoever asks while it is being written must not cause a second compile.
+            stored = self._publishing.get(key)
+            if stored is None:
+                stored = await anyio.to_thread.run_sync(self._store.get, key, limiter=self._reading)
+            if stored is not None:
+                return stored
+        return None
+
+    def put(self, key: str, stored: Stored) -> None:
+        """Keep it."""
+        self._publishing[key] = stored
+        self._tasks.start_soon(self._put, key, stored)
+
+    async def _put(self, key: str, stored: Stored) -> None:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(self._store.put, key, stored, limiter=self._writing)
+        self._publishing.pop(key, None)
