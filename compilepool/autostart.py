@@ -30,12 +30,12 @@ def get_link(options: Options, toolchain: Toolchain | None, on_start_forkserver:
         try:
             return open_link(options, toolchain, on_start_forkserver)
         except PoolUnavailable as exc:
-            if not options.autostart or not _is_absent(exc):
+            if not options.autostart or not is_absent(exc):
                 raise
             _start_or_wait(options, deadline, exc)
 
 
-def _is_absent(error: PoolUnavailable) -> bool:
+def is_absent(error: PoolUnavailable) -> bool:
     """Whether nobody listens there, or who did just died (rather than somebody who does not answer, or refuses)."""
     return isinstance(error.__cause__, FileNotFoundError | ConnectionRefusedError | ConnectionResetError)
 

@@ -142,7 +142,7 @@ class Channel:
 
         try:
             request.sent = link, link.request(request.make, answered, request.segments)
-        except PoolUnavailable as exc:
+        except CompilePoolError as exc:
             answered(exc, ())
             return
         # Said while it was on its way: to the daemon before, or to nobody.

@@ -130,8 +130,12 @@ class Pool:
         self._ask(functools.partial(m.Stop, now=now))
 
     def events(self, after: int = 0) -> list[m.Event]:
-        """The daemon's latest events, oldest first: those after this number that it still has."""
-        return cast(m.Events, self._ask(functools.partial(m.GetEvents, after=after))).events
+        """The daemon's events, oldest first: those after this number that it still has."""
+        events: list[m.Event] = []
+        while page := cast(m.Events, self._ask(functools.partial(m.GetEvents, after=after))).events:
+            events += page
+            after = page[-1].number
+        return events
 
     def link(self) -> Link:
         """The link to the daemon, made anew if it was lost; raises PoolUnavailable."""

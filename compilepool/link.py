@@ -79,18 +79,22 @@ class Link:
         return self._lost is None
 
     def request(self, make: Callable[[int], m.AnyMessage], answered: Answered, segments: Sequence[Buffer] = ()) -> int:
-        """Send `make(id)`; `answered` is called exactly once. Returns the id; raises PoolUnavailable when lost."""
+        """Send `make(id)`; `answered` is called exactly once. Returns the id.
+
+        Raises PoolUnavailable when lost, Refused when the message is larger than the daemon takes.
+        """
+        number = next(self._ids)
+        buffers = self._connection.send(make(number), segments)
         with self._lock:
             if self._lost:
                 raise self._lost
             if self._draining:
                 raise PoolUnavailable("the daemon is stopping")
-            number = next(self._ids)
             self._waiting[number] = answered
             if len(self._waiting) == 1:
                 # The reader may sleep without a limit: now somebody waits.
                 os.eventfd_write(self._wake, 1)
-        self._send(make(number), segments)
+        self._send(buffers)
         return number
 
     def cancel(self, number: int) -> None:
@@ -103,7 +107,7 @@ class Link:
     def tell(self, message: m.AnyMessage) -> None:
         """Send what has no answer; a lost connection is somebody else's news."""
         with contextlib.suppress(PoolUnavailable):
-            self._send(message)
+            self._send(self._connection.send(message))
 
     def close(self) -> None:
         """Disconnect; whoever still waits is told."""
@@ -115,10 +119,10 @@ class Link:
         if threading.current_thread() is not self._reader:
             self._reader.join()
 
-    def _send(self, message: m.AnyMessage, segments: Sequence[Buffer] = ()) -> None:
+    def _send(self, buffers: Sequence[Buffer]) -> None:
         try:
             with self._lock:
-                for buffer in self._connection.send(message, segments):
+                for buffer in buffers:
                     self._socket.sendall(buffer)
         except (BrokenPipeError, ConnectionResetError):
             # The daemon has closed: the reader finds out, and reads what it said before.
@@ -154,7 +158,7 @@ class Link:
                 raise TimeoutError(f"it has not answered for {2 * self._patience:.0f} s")
             else:
                 pinged = True
-                self._send(m.GetStatus(_PING))
+                self.tell(m.GetStatus(_PING))
 
     def _take(self, message: m.AnyMessage, segments: tuple[bytes, ...]) -> None:
         match message:

@@ -7,7 +7,6 @@ decided here, and nothing that a client or forkserver sent is looked into beyond
 import os
 import resource
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
@@ -22,6 +21,7 @@ from compilepool.daemon.identity import digest_of, keys_of
 from compilepool.daemon.jobs import SchedulerError
 from compilepool.daemon.log import event as log_event
 from compilepool.daemon.log import events_after
+from compilepool.daemon.payload import NAME_CHARACTERS, Payload
 from compilepool.daemon.pressure import Memory, read_memory
 from compilepool.daemon.scheduler import Scheduler
 from compilepool.daemon.shelf import Shelf
@@ -33,25 +33,9 @@ from compilepool.protocol.errors import Failure, ProtocolError
 if TYPE_CHECKING:
     from compilepool.daemon.server import Peer
 
-# Of a failure's message, in the log.
-REASON_CHARACTERS = 300
-# The largest recorded source has 30 KB.
-SOURCE_BYTES = 16 << 20
 # Memory is looked at this often while anything happens, and while jobs wait for it.
 MEMORY_SECONDS = 0.25
 WAITING_FOR_MEMORY_SECONDS = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Payload:
-    """What a job is about: a kernel with the keys of results that will do, or a callable, or (None) only a probe."""
-
-    name: str
-    task: m.Recipe | m.Call | None = None
-    body: bytes = b""
-    keys: tuple[str, ...] = ()
-    digest: str = ""
-    cache_dir: str = ""
 
 
 class Engine:
@@ -67,8 +51,8 @@ class Engine:
         self._started = anyio.current_time()
         self._estimator = Estimator()
         self._peers: dict[int, Peer] = {}
-        self._arrived: dict[ev.RequestId, _Payload] = {}
-        self._payloads: dict[int, _Payload] = {}
+        self._arrived: dict[ev.RequestId, Payload] = {}
+        self._payloads: dict[int, Payload] = {}
         self._results: dict[int, Stored] = {}
         self._forkserver_of: dict[int, int] = {}
         self._cpu_seconds = 0.0
@@ -147,9 +131,9 @@ class Engine:
             case m.Compile():
                 self._compile(peer, message, segments[0])
             case m.Execute(request, call, priority, timeout):
-                self._submit(peer, request, _Payload(call.name, call, segments[0]), priority, timeout)
+                self._submit(peer, request, Payload(call.name, call, segments[0]), priority, timeout)
             case m.Prepare(request):
-                self._submit(peer, request, _Payload("probe"), "foreground")
+                self._submit(peer, request, Payload("probe"), "foreground")
             case m.Promote(request):
                 self.feed(ev.Promoted(ev.RequestId(peer.number, request)))
             case m.Cancel(request):
@@ -192,20 +176,19 @@ class Engine:
     def _compile(self, peer: "Peer", message: m.Compile, source: bytes) -> None:
         recipe, digest = message.recipe, digest_of(source)
         keys = keys_of(peer.domain, message, digest)
-        payload = _Payload(recipe.name, recipe, source, keys, digest, message.cache_dir)
+        payload = Payload(recipe.name, recipe, source, keys, digest, message.cache_dir)
         self._submit(peer, message.id, payload, message.priority, message.timeout)
 
     def _submit(
-        self, peer: "Peer", number: int, payload: _Payload, priority: m.Priority, timeout: float | None = None
+        self, peer: "Peer", number: int, payload: Payload, priority: m.Priority, timeout: float | None = None
     ) -> None:
         request = ev.RequestId(peer.number, number)
         if self.scheduler.knows(request):
             raise ProtocolError(f"request {number} is in flight already; ids are used once")
         if not peer.domain.fingerprint:
             raise ProtocolError("a client that greeted without a toolchain can't have kernels compiled")
-        if len(payload.body) > SOURCE_BYTES:
-            too_large = f"its source has {len(payload.body)} bytes; at most {SOURCE_BYTES} are compiled here"
-            peer.post(m.Failed(number, Failure("refused", too_large, payload.name)))
+        if too_large := payload.too_large():
+            peer.post(m.Failed(number, Failure("refused", too_large, payload.name[:NAME_CHARACTERS])))
             return
         probe = payload.task is None
         # A call is shared with nobody: no other request can have its key.
@@ -247,10 +230,10 @@ class Engine:
         payload = self._running(peer, message.job)
         self._cpu_seconds += message.cost.cpu
         log_event("failed", job=message.job, kernel=payload.name, kind=message.failure.kind,
-                  reason=message.failure.message[:REASON_CHARACTERS])  # fmt: skip
+                  reason=message.failure.message)  # fmt: skip
         self.feed(ev.JobFailed(message.job, message.failure))
 
-    def _running(self, peer: "Peer", job: int) -> _Payload:
+    def _running(self, peer: "Peer", job: int) -> Payload:
         if self._forkserver_of.get(job) != peer.number:
             raise ProtocolError(f"job {job} was not given to this forkserver")
         return self._payloads[job]
@@ -271,7 +254,7 @@ class Engine:
         match action:
             case act.LookUp(job, request):
                 payload = self._payloads[job] = self._arrived.pop(request)
-                self._tasks.start_soon(self._look_up, job, payload.keys)
+                self._tasks.start_soon(self._look_up, job, payload.keys, request.client)
             case act.Run(job, forkserver, seconds):
                 self._run(job, forkserver, seconds)
             case act.Assist(job, forkserver):
@@ -325,8 +308,8 @@ class Engine:
 
     # ---- store
 
-    async def _look_up(self, job: int, keys: tuple[str, ...]) -> None:
-        stored = await self._shelf.get(keys)
+    async def _look_up(self, job: int, keys: tuple[str, ...], client: int) -> None:
+        stored = await self._shelf.get(keys, client)
         if stored is not None and job in self._payloads:
             self._results[job] = stored
         self.feed(ev.LookedUp(job, stored is not None))

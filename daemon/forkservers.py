@@ -116,7 +116,7 @@ class Forkservers:
     def unheard(self, forkserver: int, now: float) -> None:
         """It should say something, if it has work."""
         domain = self._domains.served_by(forkserver)
-        if domain is None or not self._ledger.jobs.of(domain, *HOLDS_SLOT):
+        if domain is None or not self._ledger.jobs.holds(domain):
             self._ledger.supervision.gone(forkserver)
         elif self._ledger.supervision.silent(forkserver, now):
             self._drop(forkserver, f"it did not answer for {OBEY_SECONDS:.0f} s", now)

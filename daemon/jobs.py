@@ -68,6 +68,7 @@ class Jobs:
     def __init__(self) -> None:
         self.queue = FairQueue()
         self.holding = 0
+        self._holding_of: Counter[Domain] = Counter()
         self._jobs: dict[int, Job] = {}
         self._by_key: dict[tuple[Domain, str], Job] = {}
         self._of_domain: dict[Domain, dict[int, Job]] = {}
@@ -102,6 +103,10 @@ class Jobs:
         """The domain's jobs that are in one of these phases."""
         return [job for job in self._of_domain.get(domain, {}).values() if job.phase in phases]
 
+    def holds(self, domain: Domain) -> bool:
+        """Whether a job of the domain holds a slot."""
+        return self._holding_of[domain] > 0
+
     def held(self, number: int) -> Job:
         """The job with this number, which holds a slot."""
         job = self._jobs.get(number)
@@ -119,7 +124,9 @@ class Jobs:
         """The only place where a phase changes."""
         if phase not in TRANSITIONS[job.phase]:
             raise SchedulerError(f"job {job.number} ({job.kernel}) can't go from {job.phase.value} to {phase.value}")
-        self.holding += (phase in HOLDS_SLOT) - (job.phase in HOLDS_SLOT)
+        taken = (phase in HOLDS_SLOT) - (job.phase in HOLDS_SLOT)
+        self.holding += taken
+        self._holding_of[job.domain] += taken
         self._counts[job.phase] -= 1
         self._counts[phase] += phase is not Phase.GONE
         job.phase = phase
@@ -141,12 +148,13 @@ class Jobs:
         mine = self._of_domain[job.domain]
         del mine[job.number]
         if not mine:
-            del self._of_domain[job.domain]
+            del self._of_domain[job.domain], self._holding_of[job.domain]
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the indexes contradict the jobs."""
         held = [job for job in self if job.phase in HOLDS_SLOT]
         assert self.holding == len(held), f"{self.holding} slots counted, {len(held)} held"
+        assert +self._holding_of == Counter(job.domain for job in held)
         assert +self._counts == Counter(job.phase for job in self), f"{self._counts} are counted"
         assert sum(map(len, self._of_domain.values())) == len(self._jobs)
         for job in self:

@@ -2,17 +2,23 @@
 
 A lock file beside the socket is held for the daemon's life, so of many that start at once one goes on. A socket that is
 there while nobody holds the lock and nobody listens is the remains of a crash and is replaced.
+
+A successor takes over without a gap: its socket is renamed over the old one, so whoever connects waits in its backlog;
+then the old daemon is told to stop, and gives up the lock while it answers what it has.
 """
 
 import fcntl
 import os
 import socket
 import stat
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 BACKLOG = 1024
+# A daemon that is told to stop gives up its lock at once; its loop may be busy for a moment.
+TAKE_OVER_SECONDS, _POLL_SECONDS = 10.0, 0.02
 
 
 class AlreadyRunning(Exception):
@@ -47,25 +53,61 @@ class Listener:
 
 
 @contextmanager
-def listening(path: Path) -> Iterator[Listener]:
-    """Listen at `path`, mode 0600. Raises AlreadyRunning, BadSocketPath."""
+def listening(path: Path, stop_other: Callable[[], None] | None = None) -> Iterator[Listener]:
+    """Listen at `path`, mode 0600; `stop_other` tells the daemon that listens there to stop.
+
+    Raises AlreadyRunning, BadSocketPath, and what `stop_other` does.
+    """
     try:
         _check_directory(path.parent)
     except OSError as exc:
         raise BadSocketPath(
             f"can't listen on {path}: {exc}; set COMPILEPOOL_SOCKET to a path that you may write"
         ) from exc
-    lock = _lock(path.with_name(path.name + ".lock"))
-    try:
-        _remove_stale(path)
-        listener = Listener(path, _bind(path), lock)
-    except BaseException:
-        os.close(lock)
-        raise
+    listener = _listen(path) if stop_other is None else _take_over(path, stop_other)
     try:
         yield listener
     finally:
         listener.close()
+
+
+def _listen(path: Path) -> Listener:
+    lock = _lock(path)
+    try:
+        _remove_stale(path)
+        return Listener(path, _bind(path), lock)
+    except BaseException:
+        os.close(lock)
+        raise
+
+
+def _take_over(path: Path, stop_other: Callable[[], None]) -> Listener:
+    # Of two successors at once, one.
+    replacing = _lock(path, ".replace")
+    new = path.with_name(path.name + ".new")
+    new.unlink(missing_ok=True)
+    listening = _bind(new)
+    try:
+        new.rename(path)
+        stop_other()
+        return Listener(path, listening, _await_lock(path))
+    except BaseException:
+        listening.close()
+        path.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(replacing)
+
+
+def _await_lock(path: Path) -> int:
+    deadline = time.monotonic() + TAKE_OVER_SECONDS
+    while True:
+        try:
+            return _lock(path)
+        except AlreadyRunning:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_POLL_SECONDS)
 
 
 def _check_directory(directory: Path) -> None:
@@ -78,18 +120,19 @@ def _check_directory(directory: Path) -> None:
         raise BadSocketPath(f"{directory} may be written by everybody; chmod it or set COMPILEPOOL_SOCKET")
 
 
-def _lock(path: Path) -> int:
-    """The descriptor of the lock file, locked for as long as it is open."""
+def _lock(path: Path, suffix: str = ".lock") -> int:
+    """The descriptor of the socket's lock file, locked for as long as it is open."""
+    file = path.with_name(path.name + suffix)
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as exc:
-        raise BadSocketPath(f"can't lock {path}: {exc}; set COMPILEPOOL_SOCKET to a path that you may write") from exc
+        raise BadSocketPath(f"can't lock {file}: {exc}; set COMPILEPOOL_SOCKET to a path that you may write") from exc
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as exc:
         os.close(descriptor)
         raise AlreadyRunning(
-            f"a daemon already serves {path.with_suffix('')} (see `compilepool status`; `compilepool stop` ends it, "
+            f"a daemon already serves {path} (see `compilepool status`; `compilepool stop` ends it, "
             "and `compilepool serve --replace` takes over from it)"
         ) from exc
     return descriptor

@@ -12,6 +12,10 @@ from compilepool.protocol.messages import Event
 
 # Half an hour of a busy host; 300 bytes each.
 KEPT = 2000
+# Of one value: a kernel's name may be anything.
+VALUE_CHARACTERS = 400
+# Events in one answer: with all their values less than a header may have.
+PAGE = 200
 
 _log = logging.getLogger("compilepool.daemon")
 _recent: deque[Event] = deque(maxlen=KEPT)
@@ -20,14 +24,14 @@ _numbers = itertools.count(1)
 
 def event(name: str, **fields: object) -> None:
     """Log one event; values with spaces are quoted."""
-    told = {key: str(value) for key, value in fields.items()}
+    told = {key: str(value)[:VALUE_CHARACTERS] for key, value in fields.items()}
     _recent.append(Event(next(_numbers), time.time(), name, told))
     _log.info("event=%s %s", name, " ".join(f"{key}={_quoted(value)}" for key, value in told.items()))
 
 
 def events_after(number: int) -> list[Event]:
-    """The events after this one that are still kept, oldest first."""
-    return [event for event in _recent if event.number > number]
+    """The first `PAGE` events after this one, oldest first, of those that are still kept."""
+    return list(itertools.islice((event for event in _recent if event.number > number), PAGE))
 
 
 def to_stderr() -> None:

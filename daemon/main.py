@@ -1,6 +1,7 @@
 """One daemon's life: lock and socket, then engine and server, until idle, told to stop, or killed."""
 
 import os
+import resource
 import signal
 import uuid
 from collections.abc import Callable
@@ -18,12 +19,25 @@ from compilepool.daemon.server import Server
 from compilepool.daemon.store import Store
 
 
-def serve(config: Config, ready: Callable[[], None] = lambda: None) -> None:
-    """Serve until done; `ready` is called when the socket listens. Raises AlreadyRunning, BadSocketPath."""
+def serve(
+    config: Config, ready: Callable[[], None] = lambda: None, stop_other: Callable[[], None] | None = None
+) -> None:
+    """Serve until done; `ready` is called when the socket listens.
+
+    stop_other: take over from the daemon that listens there; tells it to stop
+    Raises AlreadyRunning, BadSocketPath.
+    """
     to_stderr()
     return_freed_memory()
-    with listening(config.socket) as listener:
+    _allow_descriptors()
+    with listening(config.socket, stop_other) as listener:
         anyio.run(_serve, config, listener, ready)
+
+
+def _allow_descriptors() -> None:
+    """Each connection is one: as many as the hard limit lets have, instead of the usual 1,024."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 async def _serve(config: Config, listener: Listener, ready: Callable[[], None]) -> None:

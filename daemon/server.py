@@ -1,7 +1,8 @@
 """The daemon's connections: accepts, knows each peer by SO_PEERCRED, greets, and hands messages to the engine.
 
 A peer that breaks the protocol gets a `Refusal` that says what was wrong, and its connection ends; nobody else notices.
-A peer that does not read what it asked for is disconnected when `OUTBOX_LIMIT` bytes wait for it.
+Connections take turns, message by message. One that does not read its answers is not read from while `OUTBOX_FULL`
+bytes wait for it, and disconnected when what was asked before has made them `OUTBOX_LIMIT`.
 """
 
 import contextlib
@@ -14,6 +15,7 @@ from typing import Literal
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 
 from compilepool.daemon.engine import Engine
 from compilepool.daemon.events import Domain
@@ -25,8 +27,11 @@ from compilepool.protocol.errors import CompilePoolError, ProtocolError, Refused
 from compilepool.protocol.frames import Buffer
 
 CAPABILITIES = ["compile-source"]
-# A client reads all the time; 256 MiB are a thousand answers, and a bound for one that does not.
+# A client reads all the time; 8 MiB are a hundred answers, and 256 MiB a bound for one that does not.
+OUTBOX_FULL = 8 << 20
 OUTBOX_LIMIT = 256 << 20
+# Who breaks the protocol is told after a moment: one that tries again and again costs nobody much.
+REFUSAL_SECONDS = 0.1
 GREETING_SECONDS = 10.0
 FLUSH_SECONDS = 5.0
 _UCRED = struct.Struct("3i")
@@ -46,6 +51,7 @@ class Peer:
         self._outbox: deque[Buffer] = deque()
         self._waiting = 0
         self._wake = anyio.Event()
+        self._sent = anyio.Event()
         self._finished = False
         self.refused = False
 
@@ -64,9 +70,13 @@ class Peer:
         """Queue a message; a peer that lets too much wait is disconnected."""
         if self._finished:
             return
-        for buffer in self.connection.send(message, segments):
-            self._outbox.append(buffer)
-            self._waiting += len(buffer)
+        try:
+            buffers = self.connection.send(message, segments)
+        except Refused as exc:
+            self.refuse(exc)
+            return
+        self._outbox.extend(buffers)
+        self._waiting += sum(map(len, buffers))
         if self._waiting > OUTBOX_LIMIT:
             log_event("not-reading", peer=self.number, waiting=self._waiting)
             self._outbox.clear()
@@ -86,6 +96,12 @@ class Peer:
         self.scope.deadline = anyio.current_time() + FLUSH_SECONDS
         self._wake.set()
 
+    async def has_room(self) -> None:
+        """Wait until little waits to be sent."""
+        while self._waiting > OUTBOX_FULL and not self._finished:
+            self._sent = anyio.Event()
+            await self._sent.wait()
+
     async def send_all(self, stream: anyio.abc.ByteSendStream) -> None:
         """Send what is posted, until `finish`."""
         while True:
@@ -93,6 +109,7 @@ class Peer:
                 buffer = self._outbox.popleft()
                 await stream.send(bytes(buffer))
                 self._waiting -= len(buffer)
+                self._sent.set()
             if self._finished:
                 return
             self._wake = anyio.Event()
@@ -143,8 +160,11 @@ class Server:
             async for chunk in stream:
                 for received in peer.connection.receive(chunk):
                     self._take(peer, received.message, received.segments)
+                    await anyio.lowlevel.checkpoint()
+                    await peer.has_room()
             peer.connection.receive_eof()
         except CompilePoolError as exc:
+            await anyio.sleep(REFUSAL_SECONDS)
             peer.refuse(exc)
             await _take_the_rest(stream)
         except anyio.BrokenResourceError:

@@ -1,4 +1,10 @@
-"""The store as the engine uses it: reads and writes happen in threads, and what is being written counts as there."""
+"""The store as the engine uses it: reads and writes happen in threads, and what is being written counts as there.
+
+Readers take turns: of one client's kernels as many are looked up at once as there are threads, so that a client which
+asks for thousands leaves room for the next.
+"""
+
+from weakref import WeakValueDictionary
 
 import anyio
 import anyio.abc
@@ -19,6 +25,7 @@ class Shelf:
         self._tasks = tasks
         self._publishing: dict[str, Stored] = {}
         self._reading = anyio.CapacityLimiter(READING_THREADS)
+        self._turns: WeakValueDictionary[int, anyio.Semaphore] = WeakValueDictionary()
         self._writing = anyio.CapacityLimiter(WRITING_THREADS)
 
     @property
@@ -26,15 +33,19 @@ class Shelf:
         """What went wrong."""
         return {"store_damaged": self._store.damaged, "store_errors": self._store.errors}
 
-    async def get(self, keys: tuple[str, ...]) -> Stored | None:
+    async def get(self, keys: tuple[str, ...], client: int) -> Stored | None:
         """The first of these that is known."""
-        for key in keys:
-            # Whoever asks while it is being written must not cause a second compile.
-            stored = self._publishing.get(key)
-            if stored is None:
-                stored = await anyio.to_thread.run_sync(self._store.get, key, limiter=self._reading)
-            if stored is not None:
-                return stored
+        if not keys:
+            return None
+        turn = self._turns.setdefault(client, anyio.Semaphore(READING_THREADS))
+        async with turn:
+            for key in keys:
+                # Whoever asks while it is being written must not cause a second compile.
+                stored = self._publishing.get(key)
+                if stored is None:
+                    stored = await anyio.to_thread.run_sync(self._store.get, key, limiter=self._reading)
+                if stored is not None:
+                    return stored
         return None
 
     def put(self, key: str, stored: Stored) -> None:

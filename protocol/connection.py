@@ -21,7 +21,16 @@ import msgspec
 
 from compilepool.protocol import messages as m
 from compilepool.protocol.errors import ProtocolError
-from compilepool.protocol.frames import GREETING_LIMITS, OPEN_LIMITS, Buffer, Frame, FrameDecoder, encode_frame
+from compilepool.protocol.frames import (
+    CLIENT_LIMITS,
+    GREETING_LIMITS,
+    OPEN_LIMITS,
+    Buffer,
+    Frame,
+    FrameDecoder,
+    check_lengths,
+    encode_frame,
+)
 
 
 class End(Enum):
@@ -50,6 +59,7 @@ _GREETING = {
     End.FORKSERVER: _decoder(m.Welcome | m.Refusal),
 }
 _OPEN = {End.CLIENT: _decoder(m.ToClient), End.FORKSERVER: _decoder(m.ToForkserver)}
+_LIMITS_FROM = {"client": CLIENT_LIMITS, "forkserver": OPEN_LIMITS}
 _OPEN_FROM = {"client": _decoder(m.FromClient), "forkserver": _decoder(m.FromForkserver)}
 _ENCODER = msgspec.msgpack.Encoder()
 
@@ -96,8 +106,10 @@ class Connection:
             raise ProtocolError("the peer closed in the middle of a frame")
 
     def send(self, message: m.AnyMessage, segments: Sequence[Buffer] = ()) -> list[Buffer]:
-        """The bytes of a message, as buffers to write in this order."""
-        return encode_frame(_ENCODER.encode(message), segments)
+        """The bytes of a message, as buffers to write in this order; Refused if the other end won't take as many."""
+        header = _ENCODER.encode(message)
+        check_lengths(header, segments, CLIENT_LIMITS if self.end is End.CLIENT else OPEN_LIMITS)
+        return encode_frame(header, segments)
 
     def _decode(self, frame: Frame) -> Received:
         try:
@@ -117,10 +129,11 @@ class Connection:
                 spoken = f"{m.PROTOCOL_MIN} to {m.PROTOCOL_MAX}"
                 raise ProtocolError(f"protocol {message.protocol} is not spoken here, only {spoken}")
             self._decoder = _OPEN_FROM[message.role]
+            self._frames.limits = _LIMITS_FROM[message.role]
         else:
             self._decoder = _OPEN[self.end]
+            self._frames.limits = OPEN_LIMITS
         self.state = State.OPEN
-        self._frames.limits = OPEN_LIMITS
 
     def _whom(self) -> str:
         return "a peer" if self.end is End.DAEMON else "a daemon"

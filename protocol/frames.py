@@ -16,7 +16,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from compilepool.protocol.errors import ProtocolError
+from compilepool.protocol.errors import ProtocolError, Refused
 
 MAGIC = b"CPL1"
 _PRELUDE = struct.Struct(">4sII")
@@ -38,6 +38,9 @@ class Limits:
 # 8,192 segments: a kernel of 1,000 configs with 8 files each.
 # 512 MiB: the largest of the recorded kernels answers with 5 MB; a hundred times that is a mistake or an attack.
 OPEN_LIMITS = Limits(header=1 << 20, segments=8192, frame=512 << 20)
+
+# From a client: a kernel's source, or a pickled callable; a header names the environment and settings.
+CLIENT_LIMITS = Limits(header=1 << 20, segments=1, frame=64 << 20)
 
 # Before the greeting a peer is unknown, and a greeting is under a kilobyte.
 GREETING_LIMITS = Limits(header=64 << 10, segments=0, frame=64 << 10)
@@ -123,3 +126,11 @@ class FrameDecoder:
     def _check(what: str, announced: int, most: int) -> None:
         if announced > most:
             raise ProtocolError(f"a frame announces {announced} {what}; at most {most} are taken here")
+
+
+def check_lengths(header: bytes, segments: Sequence[Buffer], limits: Limits) -> None:
+    """Raise Refused here instead of being refused there, which ends the connection."""
+    size = len(header) + sum(map(len, segments))
+    for what, length, most in (("header", len(header), limits.header), ("message", size, limits.frame)):
+        if length > most:
+            raise Refused(f"its {what} would have {length} bytes, and the daemon takes at most {most}")

@@ -187,7 +187,7 @@ class GetStatus(Message, frozen=True, tag="get-status"):
 
 
 class GetEvents(Message, frozen=True, tag="get-events"):
-    """Ask for the daemon's latest events, those after number `after`."""
+    """Ask for the daemon's events: the first few after number `after`; ask on with the last one's number."""
 
     id: int
     after: int = 0
@@ -247,7 +247,7 @@ class Event(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Events(Message, frozen=True, tag="events"):
-    """The answer to a `GetEvents`: those that are still kept, oldest first."""
+    """The answer to a `GetEvents`, of those that are still kept, oldest first; none: there are no more."""
 
     id: int
     events: list[Event]

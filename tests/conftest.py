@@ -6,8 +6,10 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -133,6 +135,14 @@ def wait_gone(*processes: psutil.Process) -> None:
         finally:
             os.close(descriptor)
         assert ended, f"{process} goes on"
+
+
+def eventually_equal(measure: Callable[[], Any], expected: Any) -> None:
+    """Measure what nobody announces until it is so, for at most half a minute."""
+    deadline = time.monotonic() + 30
+    while (measured := measure()) != expected:
+        assert time.monotonic() < deadline, f"{measured}, not {expected}"
+        os.sched_yield()
 
 
 def _uses(process: psutil.Process, socket: Path) -> bool:

@@ -4,7 +4,7 @@ from importlib.metadata import version
 
 import click
 
-from compilepool.cli.admin import status, stop
+from compilepool.cli.admin import events, status, stop
 from compilepool.cli.compiling import compile_command, demo
 from compilepool.cli.running import run
 from compilepool.cli.serving import forkserver, serve
@@ -28,5 +28,5 @@ def main() -> None:
     """
 
 
-for _command in (demo, run, compile_command, status, stop, serve, forkserver):
+for _command in (demo, run, compile_command, status, events, stop, serve, forkserver):
     main.add_command(_command)

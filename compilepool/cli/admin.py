@@ -1,13 +1,14 @@
-"""`compilepool status` and `compilepool stop`."""
+"""`compilepool status`, `compilepool events` and `compilepool stop`."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 import msgspec
 
 from compilepool.cli.common import json_option, running_pool, socket_option
-from compilepool.protocol.messages import StatusReport
+from compilepool.protocol.messages import Event, StatusReport
 
 
 @click.command()
@@ -18,6 +19,21 @@ def status(socket: Path | None, as_json: bool) -> None:
     with running_pool(socket) as pool:
         report = pool.status()
     click.echo(json.dumps(msgspec.to_builtins(report), indent=2) if as_json else _text(report))
+
+
+@click.command()
+@socket_option
+@click.option("--after", type=click.IntRange(0), default=0, help="Only events after this number.")
+@json_option
+def events(socket: Path | None, after: int, as_json: bool) -> None:
+    """Show what happened lately: who came, what was compiled, what failed and why.
+
+    The daemon keeps the last 2000 events; --json prints one object a line.
+    """
+    with running_pool(socket) as pool:
+        told = pool.events(after)
+    for event in told:
+        click.echo(json.dumps(msgspec.to_builtins(event)) if as_json else _line(event))
 
 
 @click.command()
@@ -35,17 +51,26 @@ def stop(socket: Path | None, now: bool) -> None:
 def _text(report: StatusReport) -> str:
     counters = ", ".join(f"{name} {count}" for name, count in sorted(report.counters.items()) if count) or "none yet"
     lines = {
-        "daemon": f"pid {report.pid}, version {report.version}, up {_duration(report.uptime)}, {_mib(report.rss)}",
+        "daemon": f"pid {report.pid}, version {report.version}, up {_duration(report.uptime)}, {_mib(report.rss)}"
+        + (", stopping" if report.draining else ""),
         "socket": report.socket,
         "store": report.store,
         "slots": f"{report.running} of {report.slots} in use",
-        "queued": f"{report.queued}, and {report.waiting_for_forkserver} waiting for a forkserver",
+        "queued": f"{report.queued}, and {report.waiting_for_forkserver} waiting for a forkserver"
+        + (f" ({report.held_back})" if report.held_back else ""),
+        "memory": f"{_mib(report.memory_available)} available",
         "clients": str(report.clients),
         "forkservers": "; ".join(report.forkservers) or "none attached (a client starts one when it needs it)",
         "compiled": f"{report.cpu_seconds:.1f} CPU seconds",
         "counters": counters,
     }
     return "\n".join(f"{name + ':':<13}{value}" for name, value in lines.items())
+
+
+def _line(event: Event) -> str:
+    when = datetime.fromtimestamp(event.time, tz=UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    fields = " ".join(f"{name}={value if ' ' not in value else repr(value)}" for name, value in event.fields.items())
+    return f"{event.number:>6} {when} {event.name:<20} {fields}"
 
 
 def _mib(size: int) -> str:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import click
 
+from compilepool.autostart import is_absent
 from compilepool.client import Pool, connect
 from compilepool.corpus import BadKernelFile, UnknownTarget
-from compilepool.protocol.errors import CompilePoolError
+from compilepool.protocol.errors import CompilePoolError, PoolUnavailable
 from compilepool.protocol.rendezvous import default_socket
 
 socket_option = click.option(
@@ -40,8 +41,7 @@ def running_pool(socket: Path | None) -> Iterator[Pool]:
     with one_line_errors():
         try:
             pool = connect(socket, autostart=False, fallback=False)
-        except CompilePoolError as exc:
-            absent = isinstance(exc.__cause__, FileNotFoundError | ConnectionRefusedError)
-            raise click.ClickException(f"{exc}{' (`compilepool serve` starts one)' if absent else ''}") from exc
+        except PoolUnavailable as exc:
+            raise click.ClickException(f"{exc}{' (`compilepool serve` starts one)' if is_absent(exc) else ''}") from exc
         with pool:
             yield pool

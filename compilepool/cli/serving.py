@@ -8,9 +8,17 @@ from pathlib import Path
 import click
 import msgspec
 
+from compilepool.autostart import is_absent
 from compilepool.cli.common import one_line_errors, socket_option, socket_path
 from compilepool.client import connect
+from compilepool.protocol.errors import CompilePoolError, PoolUnavailable
 from compilepool.protocol.rendezvous import daemon_log
+
+
+def _positive(_context: click.Context, _option: click.Parameter, seconds: float | None) -> float | None:
+    if seconds is not None and not (seconds > 0 and math.isfinite(seconds)):
+        raise click.BadParameter(f"{seconds} is no number of seconds that a compile could take")
+    return seconds
 
 
 def _finite(_context: click.Context, _option: click.Parameter, seconds: float | None) -> float | None:
@@ -32,6 +40,19 @@ def _finite(_context: click.Context, _option: click.Parameter, seconds: float | 
     help="Workers at once. [default: the cores this process may use, cgroups included]",
 )
 @click.option(
+    "--timeout",
+    type=float,
+    callback=_positive,
+    default=600.0,
+    show_default=True,
+    help="Seconds that one kernel may compile; a request may ask for less.",
+)
+@click.option(
+    "--memory",
+    type=click.IntRange(1),
+    help="MiB that one worker with its children may take. [default: a quarter of this host's, or of the cgroup's]",
+)
+@click.option(
     "--idle-exit",
     type=click.FloatRange(0),
     callback=_finite,
@@ -39,8 +60,17 @@ def _finite(_context: click.Context, _option: click.Parameter, seconds: float | 
 )
 @click.option("--detach", is_flag=True, help="Go to the background, and return when the socket listens.")
 @click.option("--if-needed", is_flag=True, help="Succeed when a daemon runs already.")
+@click.option("--replace", is_flag=True, help="Take over from the daemon that runs: an upgrade without a gap.")
 def serve(
-    socket: Path | None, store: Path | None, slots: int | None, idle_exit: float | None, detach: bool, if_needed: bool
+    socket: Path | None,
+    store: Path | None,
+    slots: int | None,
+    timeout: float,
+    memory: int | None,
+    idle_exit: float | None,
+    detach: bool,
+    if_needed: bool,
+    replace: bool,
 ) -> None:
     """Run the daemon. SIGTERM finishes what runs and exits; a second one gives it up."""
     from compilepool.daemon import main as daemon
@@ -48,11 +78,19 @@ def serve(
     from compilepool.daemon.detach import DidNotStart, run_detached
     from compilepool.daemon.listener import AlreadyRunning, BadSocketPath
 
-    config = read_config(os.environ, socket=socket, store=store, slots=slots, idle_exit=idle_exit)
+    config = read_config(
+        os.environ,
+        socket=socket,
+        store=store,
+        slots=slots,
+        timeout=timeout,
+        memory=memory << 20 if memory else None,
+        idle_exit=idle_exit,
+    )
 
     def run(ready: Callable[[], None]) -> None:
         try:
-            daemon.serve(config, ready)
+            daemon.serve(config, ready, _stop_of(config.socket) if replace else None)
         except AlreadyRunning:
             if not if_needed:
                 raise
@@ -63,8 +101,18 @@ def serve(
             run_detached(run, daemon_log(config.socket))
         else:
             run(lambda: None)
-    except (AlreadyRunning, BadSocketPath, DidNotStart) as exc:
+    except (AlreadyRunning, BadSocketPath, DidNotStart, CompilePoolError) as exc:
         raise click.ClickException(str(exc)) from exc
+
+
+def _stop_of(socket: Path) -> Callable[[], None]:
+    """Tells the daemon that is at the socket now to stop, wherever its socket is by then."""
+    try:
+        return connect(socket, autostart=False, fallback=False).stop
+    except PoolUnavailable as exc:
+        if is_absent(exc):
+            return lambda: None
+        raise
 
 
 @click.command()

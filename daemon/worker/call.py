@@ -13,8 +13,8 @@ from compilepool.protocol.messages import Call, Contents, Cost
 
 def call(task: Call, pickled: bytes) -> tuple[Contents, list[bytes]]:
     """The pickled result as contents without units; CompileError with the traceback of what it raised."""
-    note.enter(Step.UNPICKLING, "")
     try:
+        note.enter(Step.UNPICKLING, "")
         function = cloudpickle.loads(pickled)
         note.enter(Step.EXECUTING)
         value = function()

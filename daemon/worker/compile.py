@@ -90,11 +90,14 @@ def compile_kernel(recipe: Recipe, source: str, place: Scratch, board: Board) ->
     with _loaded(recipe, source, place) as autotuner:
         attempts = Attempts(autotuner, recipe.name)
         attempts.compile_all(board)
-        note.enter(Step.READING, "")
-        scale_rblock(autotuner, place.triton)
-        note.enter(Step.PICKLING, "")
-        autotuner.prepare_for_pickle()
-        return _collect(autotuner, attempts.dropped, place)
+        try:
+            note.enter(Step.READING, "")
+            scale_rblock(autotuner, place.triton)
+            note.enter(Step.PICKLING, "")
+            autotuner.prepare_for_pickle()
+            return _collect(autotuner, attempts.dropped, place)
+        except Exception as exc:
+            raise CompileError(f"it compiles, but can't be handed over: {_said(exc)}", recipe.name) from exc
 
 
 def assist(recipe: Recipe, source: str, place: Scratch, board: Board) -> None:
@@ -110,8 +113,8 @@ def _loaded(recipe: Recipe, source: str, place: Scratch) -> Iterator[Any]:
     """The kernel's autotuner, for its target and with its settings."""
     compile_tasks._set_triton_ptxas_path()
     with inductor_config.patch(_settings(recipe)), headless() as driver:
-        note.enter(Step.EXECUTING, "")
         try:
+            note.enter(Step.EXECUTING, "")
             autotuner = load_autotuner(recipe.name, source, place, recipe.best_config)
         except Exception as exc:
             raise CompileError(f"its source can't be executed: {_said(exc)}", recipe.name) from exc
@@ -171,8 +174,8 @@ class Attempts:
 
     def compile(self, index: int) -> None:
         """Compile one config, and keep its result or what was raised."""
-        note.enter(Step.FRONTEND, str(self._configs[index]))
         try:
+            note.enter(Step.FRONTEND, str(self._configs[index]))
             self._results[index] = self._compile(self._configs[index])
         except Exception as exc:  # noqa: BLE001 - torch's loop decides which of them drop a config
             self._failed[index] = exc

@@ -36,7 +36,7 @@ from compilepool.daemon.worker.no_driver import occupy
 from compilepool.daemon.worker.scratch import scratch_root
 from compilepool.protocol import messages as m
 from compilepool.protocol.environment import decides_compiles
-from compilepool.protocol.errors import CompileError, Failure, PoolUnavailable
+from compilepool.protocol.errors import CompileError, Failure, PoolUnavailable, Refused
 
 if TYPE_CHECKING:
     from compilepool.daemon.worker.board import Board
@@ -54,7 +54,6 @@ ENVIRONMENT = {
     # Importing torch must not start another one.
     "COMPILEPOOL": "0",
 }
-IDLE_EXIT_SECONDS = 900.0
 # Idle workers: a burst on 16 slots finds them all. One costs its page tables, 1 to 2 MB.
 STANDBY = 16
 # How often limits are looked after while something runs.
@@ -202,11 +201,12 @@ class Forkserver:
         """Put a worker to a job; OSError if there is none and none can be forked."""
         while self._idle:
             worker = self._idle.pop()
-            # One that was killed while it waited is reaped in its turn.
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                worker.begin(job, assisting=assisting)
+            if worker.begin(job, assisting=assisting):
                 return self._listen(worker)
+            # It was killed while it waited, and is reaped in its turn.
+            worker.job = None
         worker = self._fork()
+        # If it is dead already, its job is told how it died.
         worker.begin(job, assisting=assisting)
         return self._listen(worker)
 
@@ -299,7 +299,10 @@ class Forkserver:
         cost = msgspec.structs.replace(outcome.cost, cpu=outcome.cost.cpu + job.assistants_cpu)
         if outcome.contents is not None:
             contents = msgspec.structs.replace(outcome.contents, cost=cost)
-            self._link.post(m.JobDone(job.number, contents), outcome.segments)
+            try:
+                self._link.post(m.JobDone(job.number, contents), outcome.segments)
+            except Refused as exc:
+                self._link.post(m.JobFailed(job.number, Failure("refused", exc.message, job.kernel), cost))
         elif outcome.failure is not None:
             self._link.post(m.JobFailed(job.number, outcome.failure, cost))
 

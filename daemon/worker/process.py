@@ -72,11 +72,15 @@ class Worker:
     verdict: Failure | None = None
     kill_at: float | None = None
 
-    def begin(self, job: Job, *, assisting: bool = False) -> None:
-        """Put it to a job; OSError if it is not there any more."""
-        socket.send_fds(self.control, [ASSISTANT if assisting else LEAD], [job.order, job.board])
+    def begin(self, job: Job, *, assisting: bool = False) -> bool:
+        """Put it to a job; whether it was there to be told."""
         self.job, self.assisting, self.started = job, assisting, time.monotonic()
         self.oom_kills = _oom_kills()
+        try:
+            socket.send_fds(self.control, [ASSISTANT if assisting else LEAD], [job.order, job.board])
+        except (BrokenPipeError, ConnectionResetError):
+            return False
+        return True
 
     def claims(self) -> int | None:
         """What it says on its control socket: so many configs are unclaimed; None when it will say no more."""
