@@ -6,7 +6,9 @@ BIN := $(VENV)/bin
 # torch by its plain version: the build that a bare `torch` would bring has gigabytes of CUDA beside it.
 TORCH := $(shell grep '^torch==' constraints.txt)
 
-.PHONY: demo test test-fast check format bench clean
+MINUTES ?= 10
+
+.PHONY: demo test test-fast check format bench soak fuzz clean
 
 demo: $(VENV)/.installed
 	$(BIN)/compilepool demo
@@ -29,6 +31,12 @@ format: $(VENV)/.checked
 
 bench: $(VENV)/.tested
 	$(BIN)/python -m benchmarks.pool
+
+soak: $(VENV)/.tested
+	$(BIN)/python -m tests.soak --minutes $(MINUTES)
+
+fuzz: $(VENV)/.tested
+	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

@@ -23,6 +23,7 @@ class PoolFuture(Future[T]):
     def __init__(self) -> None:
         super().__init__()
         self.on_blocked: Callable[[], None] | None = None
+        self.add_done_callback(_tell_who_waits)
 
     def result(self, timeout: float | None = None) -> T:
         """The result; raises a CompilePoolError, or TimeoutError after `timeout` seconds."""
@@ -38,6 +39,12 @@ class PoolFuture(Future[T]):
         on_blocked, self.on_blocked = self.on_blocked, None
         if on_blocked is not None and not self.done():
             on_blocked()
+
+
+def _tell_who_waits(future: "Future[Any]") -> None:
+    """`concurrent.futures.wait` goes on waiting for a cancelled future until its executor has taken note of that."""
+    if future.cancelled():
+        future.set_running_or_notify_cancel()
 
 
 class CompileFuture(PoolFuture[Any]):

@@ -26,7 +26,7 @@ from typing import NoReturn
 from compilepool.daemon.worker import note
 from compilepool.daemon.worker.board import Board
 from compilepool.daemon.worker.exchange import ASSISTANT, CLAIMS, Answer, Order, decode_order, read, write
-from compilepool.daemon.worker.family import become_subreaper
+from compilepool.daemon.worker.family import become_subreaper, show_as
 from compilepool.daemon.worker.note import Step
 from compilepool.protocol.environment import decides_compiles
 from compilepool.protocol.errors import CompilePoolError, to_wire
@@ -36,9 +36,8 @@ from compilepool.protocol.messages import Contents
 # The daemon takes no larger frame.
 ANSWER_BYTES = OPEN_LIMITS.frame
 HANDLED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
-# What `ps` and `top` show.
 IDLE_NAME, BUSY_NAME = b"cpool-idle", b"cpool-worker"
-_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
+_PR_SET_PDEATHSIG = 1
 _ANSWER_FD, _CONTROL_FD, _NOTE_FD = 3, 4, 5
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -79,7 +78,7 @@ def _serve(work: Work) -> int:
     os.close(order_file)
     order, assisting = decode_order(frame.header), role == ASSISTANT
     scratch = Path(order.scratch)
-    _libc.prctl(_PR_SET_NAME, BUSY_NAME)
+    show_as(BUSY_NAME)
     scratch.mkdir(mode=0o700, exist_ok=assisting)
     _adopt(scratch, order.task.environment)
 
@@ -102,7 +101,7 @@ def _isolate(parent: int, ends: Ends) -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
-    _libc.prctl(_PR_SET_NAME, IDLE_NAME)
+    show_as(IDLE_NAME)
     signal.set_wakeup_fd(-1)
     for number in HANDLED:
         signal.signal(number, signal.SIG_DFL)

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from compilepool.daemon.worker.family import become_subreaper, end_orphans
+from compilepool.daemon.worker.family import become_subreaper, end_orphans, show_as
 from compilepool.daemon.worker.link import DaemonLink, Retired
 from compilepool.daemon.worker.no_driver import occupy
 from compilepool.daemon.worker.scratch import scratch_root
@@ -54,6 +54,7 @@ ENVIRONMENT = {
     # Importing torch must not start another one.
     "COMPILEPOOL": "0",
 }
+NAME = b"cpool-forksrv"
 # Idle workers: a burst on 16 slots finds them all. One costs its page tables, 1 to 2 MB.
 STANDBY = 16
 # How often limits are looked after while something runs.
@@ -98,6 +99,7 @@ class Forkserver:
     def run(self, ready: Callable[[], None]) -> str:
         """Serve until there is a reason not to; returns the reason."""
         try:
+            show_as(NAME)
             become_subreaper()
             self._warm_up()
             ready()

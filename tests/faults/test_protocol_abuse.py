@@ -2,16 +2,20 @@
 
 import socket
 import struct
+from contextlib import suppress
 
 import msgspec
 import pytest
 
+from compilepool.kernel import wanted
 from compilepool.protocol import messages as m
 from compilepool.protocol.connection import Connection, End
-from compilepool.protocol.errors import CompilePoolError, PoolUnavailable
+from compilepool.protocol.detect import detect
+from compilepool.protocol.errors import CompilePoolError, PoolUnavailable, Refused
 from compilepool.protocol.frames import encode_frame
 from compilepool.protocol.toolchain import Toolchain
-from tests.conftest import Daemon
+from tests.conftest import Daemon, eventually_equal
+from tests.sources import pointwise
 
 pytestmark = pytest.mark.faults
 ALIEN = Toolchain("Alien 1.0", "/nowhere", "linux-x86_64", "0", "0", "", "0")
@@ -152,3 +156,53 @@ def _answer_nonsense(listener: socket.socket) -> None:
     with listener.accept()[0] as peer:
         peer.sendall(b"220 smtp.example.com ESMTP\r\n")
         peer.recv(100)
+
+
+def test_two_thousand_connections_that_say_nothing_cost_little(daemon: Daemon) -> None:
+    kernel = pointwise("among_the_idle")
+    with daemon.pool() as pool:
+        pool.warm(kernel.name, kernel.source).result(timeout=120)
+        before = pool.status().rss
+        idle = []
+        for _ in range(2000):
+            connected = socket.socket(socket.AF_UNIX)
+            connected.connect(str(daemon.socket))
+            connected.sendall(b"".join(Connection(End.CLIENT).send(m.Hello(1, "client", ALIEN))))
+            idle.append(connected)
+        for connected in idle:
+            assert connected.recv(1) == b"C"
+        assert isinstance(pool.warm(kernel.name, kernel.source).result(timeout=60), m.Compiled)
+        assert pool.status().rss - before < 100 << 20
+        for connected in idle:
+            connected.close()
+        eventually_equal(lambda: pool.status().clients, 1)
+
+
+def test_a_client_that_never_reads_is_not_read_from_and_costs_little(daemon: Daemon) -> None:
+    kernel = wanted("unread", pointwise("unread").source)
+    deaf = RawPeer(daemon)
+    with daemon.pool() as pool:
+        pool.warm(kernel.name, kernel.source).result(timeout=120)
+        before = pool.status().rss
+        deaf.send(m.Hello(1, "client", detect()))
+        deaf.socket.setblocking(False)
+        sent = 0
+        with suppress(BlockingIOError):
+            while sent < 100_000:
+                sent += 1
+                deaf.send(kernel.message(sent, "foreground"), kernel.canonical)
+        assert sent < 100_000, "the daemon stopped reading"
+        assert isinstance(pool.warm(kernel.name, kernel.source).result(timeout=60), m.Compiled)
+        assert pool.status().rss - before < 100 << 20
+        deaf.socket.close()
+        eventually_equal(lambda: pool.status().clients, 1)
+
+
+def test_what_the_daemon_would_not_take_is_refused_here_and_harms_nobody(shared_daemon: Daemon) -> None:
+    kernel = pointwise("after_the_huge")
+    with shared_daemon.pool() as pool:
+        with pytest.raises(Refused, match="its message would have .* takes at most 67108864"):
+            pool.compile_source("huge", "#" * (65 << 20)).result(timeout=60)
+        with pytest.raises(Refused, match="its name has 5000 characters; at most 1000"):
+            pool.compile_source("n" * 5000, "x = 1").result(timeout=60)
+        assert isinstance(pool.warm(kernel.name, kernel.source).result(timeout=60), m.Compiled)

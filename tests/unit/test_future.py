@@ -1,8 +1,8 @@
-from concurrent.futures import CancelledError, as_completed
+from concurrent.futures import CancelledError, as_completed, wait
 
 import pytest
 
-from compilepool.future import CompileFuture
+from compilepool.future import CompileFuture, PoolFuture
 from compilepool.protocol.errors import CompileError
 
 
@@ -58,3 +58,33 @@ def test_works_with_concurrent_futures() -> None:
 def test_waiting_ends_by_itself() -> None:
     with pytest.raises(TimeoutError):
         CompileFuture("k").result(timeout=0)
+
+
+def test_who_waits_with_concurrent_futures_is_told_of_a_cancel() -> None:
+    future = CompileFuture("cancelled")
+    future.cancel()
+    future.cancel()
+    done, waiting = wait([future], timeout=10)
+    assert (done, waiting) == ({future}, set())
+
+
+def test_the_first_who_blocks_makes_it_urgent() -> None:
+    told: list[str] = []
+    future: PoolFuture[int] = PoolFuture()
+    future.on_blocked = lambda: told.append("urgent")
+    with pytest.raises(TimeoutError):
+        future.result(timeout=0)
+    with pytest.raises(TimeoutError):
+        future.exception(timeout=0)
+    future.set_result(5)
+    assert future.result() == 5
+    assert told == ["urgent"]
+
+
+def test_what_is_there_is_not_urgent() -> None:
+    told: list[str] = []
+    future: PoolFuture[int] = PoolFuture()
+    future.on_blocked = lambda: told.append("urgent")
+    future.set_result(5)
+    assert future.result() == 5
+    assert told == []
