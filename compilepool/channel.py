@@ -2,7 +2,7 @@
 
     submitted --> in flight --answered--> done
         |           |   ^
-        |     lost, handed back, no forkserver       at most ATTEMPTS times sent
+        |     lost, handed back, no forkserver       at most ATTEMPTS times tried
         |           v   |
         '--no link--> with the connector --no daemon--> PoolUnavailable
 
@@ -23,7 +23,7 @@ from compilepool.protocol import messages as m
 from compilepool.protocol.errors import CompilePoolError, PoolUnavailable
 from compilepool.protocol.frames import Buffer
 
-ATTEMPTS = 2
+ATTEMPTS, SENDS = 2, 10
 
 
 @dataclass(slots=True, eq=False)
@@ -32,7 +32,7 @@ class Request:
 
     make: the message with this id
     answered: called once, in any thread, with the answer or the error that took its place
-    attempts: how often it was sent; `before`: what became of that
+    attempts: how often a daemon tried; `sends`: how often it was sent; `before`: what became of that
     urgent: somebody is blocked on it, though it was sent as a background one
     """
 
@@ -40,6 +40,7 @@ class Request:
     segments: Sequence[Buffer]
     answered: Answered
     attempts: int = 0
+    sends: int = 0
     before: PoolUnavailable | None = None
     urgent: bool = False
     sent: tuple[Link, int] | None = None
@@ -130,9 +131,11 @@ class Channel:
             link.close()
 
     def _send(self, request: Request, link: Link) -> None:
-        request.attempts += 1
+        request.sends += 1
 
         def answered(answer: m.AnyMessage | CompilePoolError, segments: Sequence[bytes]) -> None:
+            # What a daemon that stops hands back was not tried; its successor may be stopped too.
+            request.attempts += not link.draining or request.sends >= SENDS
             if isinstance(answer, PoolUnavailable) and request.attempts < ATTEMPTS and not self._closed:
                 request.before = answer
                 self._on_retry()

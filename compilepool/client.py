@@ -14,16 +14,18 @@ import functools
 import math
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast, get_args
+from typing import Any, Literal, Self, TypeVar, cast, get_args
 
 import msgspec
 
+from compilepool import request_log
 from compilepool.autostart import get_link
 from compilepool.channel import Channel, Request
+from compilepool.emit import gather
 from compilepool.future import CompileFuture, PoolFuture
 from compilepool.kernel import Wanted, wanted
 from compilepool.link import Answered, Link
@@ -37,6 +39,9 @@ from compilepool.protocol.toolchain import Toolchain
 from compilepool.spawn import CommandFailed, run_command
 
 T = TypeVar("T")
+
+# Keys in one message.
+_KEYS = 500
 
 # The daemon gives it 30 s to attach and 300 s to import; whoever starts it is told how that went.
 _START_FORKSERVER_SECONDS = 330.0
@@ -106,7 +111,10 @@ class Pool:
             elif isinstance(answer, m.Compiled):
                 future.arrived(functools.partial(self._load, kernel, answer, segments))
 
-        self._compile(kernel, priority, timeout, answered, future)
+        if error := _no_toolchain():
+            answered(error, ())
+        else:
+            self.request_kernel(kernel, answered, future, priority=priority, timeout=timeout)
         return future
 
     def warm(
@@ -117,8 +125,14 @@ class Pool:
         Imports no torch into this process (its Python must have it), and has no fallback.
         """
         _check_arguments(name, source, priority, timeout)
+        kernel = wanted(name, source)
+        request_log.note(kernel)
         future: PoolFuture[m.AnyMessage] = PoolFuture()
-        self._compile(wanted(name, source), priority, timeout, _into(future), future)
+        make = functools.partial(kernel.message, priority=priority, timeout=timeout, without_files=True)
+        if error := _no_toolchain():
+            future.set_exception(error)
+        else:
+            self.request(make, (kernel.canonical,), _into(future), future)
         return future
 
     def status(self) -> m.StatusReport:
@@ -137,6 +151,36 @@ class Pool:
             after = page[-1].number
         return events
 
+    def objects(self) -> Iterator[m.ObjectInfo]:
+        """What the store has of this user, in the order of the keys."""
+        after = ""
+        while page := cast(m.Objects, self._ask(functools.partial(m.ListObjects, after=after))).objects:
+            yield from page
+            after = page[-1].key
+
+    def read_object(self, key: str) -> tuple[m.Object, Sequence[bytes]]:
+        """One of them, whole; raises Refused when it is not there."""
+        answer, segments = self._ask_whole(functools.partial(m.ReadObject, key=key))
+        return cast(m.Object, answer), segments
+
+    def add_object(self, identity: m.Identity, contents: m.Contents, segments: Sequence[bytes]) -> None:
+        """Have a result kept that the same toolchain made elsewhere; raises Refused when it can't be."""
+        self._ask(functools.partial(m.AddObject, identity=identity, contents=contents), segments)
+
+    def manage_objects(
+        self, action: Literal["pin", "unpin", "remove", "verify"], keys: Sequence[str]
+    ) -> tuple[int, int]:
+        """Pin, unpin, remove or verify (read) objects; how many that were and of how many bytes.
+
+        Of a verify: how many were damaged, and are gone.
+        """
+        objects = size = 0
+        for start in range(0, len(keys), _KEYS):
+            part = list(keys[start : start + _KEYS])
+            done = cast(m.Managed, self._ask(functools.partial(m.ManageObjects, action=action, keys=part)))
+            objects, size = objects + done.objects, size + done.bytes
+        return objects, size
+
     def link(self) -> Link:
         """The link to the daemon, made anew if it was lost; raises PoolUnavailable."""
         return self._channel.link()
@@ -150,27 +194,55 @@ class Pool:
         self._channel.submit(request)
         future.add_done_callback(lambda done: request.drop() if done.cancelled() else None)
 
-    def _connect(self) -> Link:
-        return get_link(self._options, _toolchain(), self._start_forkserver)
-
-    def _compile(
-        self, kernel: Wanted, priority: m.Priority, timeout: float | None, answered: Answered, future: PoolFuture[Any]
+    def request_kernel(
+        self,
+        kernel: Wanted,
+        answered: Answered,
+        future: PoolFuture[Any],
+        *,
+        priority: m.Priority = "foreground",
+        timeout: float | None = None,
     ) -> None:
+        """Have a kernel compiled; its answer has all its segments, from the daemon or from this Triton cache."""
+        cache = Path(kernel.triton_dir)
+
+        def gathered(answer: m.AnyMessage | CompilePoolError, segments: Sequence[bytes]) -> None:
+            if not isinstance(answer, m.Compiled) or not answer.without_files:
+                answered(answer, segments)
+            elif (found := gather(answer.contents, segments[0], cache)) is not None:
+                answered(answer, found)
+            else:
+                self.request(make, (kernel.canonical,), answered, future)
+
+        request_log.note(kernel)
         make = functools.partial(kernel.message, priority=priority, timeout=timeout)
-        try:
-            _require_toolchain()
-        except PoolUnavailable as exc:
-            answered(exc, ())
+        if kernel.triton_dir and cache.is_dir():
+            lean = functools.partial(make, without_files=True)
+            self.request(lean, (kernel.canonical,), gathered, future)
         else:
             self.request(make, (kernel.canonical,), answered, future)
 
-    def _ask(self, make: Callable[[int], m.AnyMessage]) -> m.AnyMessage:
-        future: Future[m.AnyMessage] = Future()
-        self.link().request(make, _into(future))
-        try:
-            return future.result(timeout=self._options.start_timeout)
-        except TimeoutError as exc:
-            raise PoolUnavailable(f"the daemon at {self._options.socket} does not answer") from exc
+    def _connect(self) -> Link:
+        return get_link(self._options, _toolchain(), self._start_forkserver)
+
+    def _ask(self, make: Callable[[int], m.AnyMessage], segments: Sequence[bytes] = ()) -> m.AnyMessage:
+        return self._ask_whole(make, segments)[0]
+
+    def _ask_whole(
+        self, make: Callable[[int], m.AnyMessage], segments: Sequence[bytes] = ()
+    ) -> tuple[m.AnyMessage, Sequence[bytes]]:
+        """Ask what is answered at once, and wait for it."""
+        future: Future[tuple[m.AnyMessage, Sequence[bytes]]] = Future()
+
+        def answered(answer: m.AnyMessage | CompilePoolError, segments: Sequence[bytes]) -> None:
+            if isinstance(answer, CompilePoolError):
+                future.set_exception(answer)
+            else:
+                future.set_result((answer, segments))
+
+        self.link().request(make, answered, segments)
+        # It is answered, or lost: a link gives up a daemon that has said nothing for twice its patience.
+        return future.result()
 
     def _without_pool(self, kernel: Wanted, error: PoolUnavailable) -> Any:
         if not self._options.fallback:
@@ -223,15 +295,18 @@ def _check_arguments(name: str, source: str, priority: m.Priority, timeout: floa
     source.encode()
     if priority not in get_args(m.Priority):
         raise ValueError(f"priority is one of {', '.join(get_args(m.Priority))}; not {priority!r}")
+    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
+        raise TypeError(f"timeout is a number of seconds, not {timeout!r}")
     if timeout is not None and not (timeout > 0 and math.isfinite(timeout)):
         raise ValueError(f"timeout is a number of seconds, more than 0; not {timeout!r}")
 
 
-def _require_toolchain() -> None:
+def _no_toolchain() -> PoolUnavailable | None:
     try:
         detect()
     except NoToolchain as exc:
-        raise PoolUnavailable(str(exc)) from exc
+        return PoolUnavailable(str(exc))
+    return None
 
 
 def _into(future: "Future[m.AnyMessage]") -> Answered:

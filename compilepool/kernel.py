@@ -4,6 +4,7 @@ All of it is read when the program asks: `fresh_cache()` and its like change the
 their way, and an answer belongs into the directories that held then.
 """
 
+import hashlib
 import json
 import os
 import sys
@@ -18,6 +19,9 @@ from compilepool.protocol.environment import compile_environment
 
 # The inductor settings that torch itself passes to its compile workers.
 _SETTINGS = ("use_static_triton_launcher",)
+
+
+KEEP_IR_VARIABLE = "COMPILEPOOL_KEEP_IR"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +45,20 @@ class Wanted:
         """What is compiled."""
         return canonical(self.source).encode()
 
-    def message(self, number: int, priority: m.Priority, timeout: float | None = None) -> m.Compile:
+    @property
+    def digest(self) -> str:
+        """SHA-256 of what is compiled, in hexadecimal."""
+        return hashlib.sha256(self.canonical).hexdigest()
+
+    def message(
+        self, number: int, priority: m.Priority, timeout: float | None = None, *, without_files: bool = False
+    ) -> m.Compile:
         """The request, with this id."""
         # What coordinate descent found is none of the configs that the kernel itself proposes.
         exact = '"found_by_coordesc": true' in self.recipe.best_config
-        return m.Compile(number, self.recipe, priority, self.cache_dir, timeout, fresh=self.fresh, exact=exact)
+        return m.Compile(
+            number, self.recipe, priority, self.cache_dir, timeout, without_files, fresh=self.fresh, exact=exact
+        )
 
 
 def wanted(
@@ -62,7 +75,9 @@ def wanted(
         settings = {name: getattr(config, name) for name in _SETTINGS if hasattr(config, name)}
     fresh = bool(getattr(config, "force_disable_caches", False)) or environ.get("TRITON_ALWAYS_COMPILE") == "1"
     cache_dir, triton_dir, best = _of_torch(source, environ) if _torch_compiles() else (_named(environ), "", "")
-    recipe = m.Recipe(name, compile_environment(environ), _portable(settings), "" if fresh else best)
+    keep_ir = environ.get(KEEP_IR_VARIABLE) == "1"
+    changed = _portable(_changed(settings, config))
+    recipe = m.Recipe(name, compile_environment(environ), changed, "" if fresh else best, keep_ir)
     return Wanted(name, source, recipe, cache_dir, triton_dir, fresh)
 
 
@@ -84,6 +99,16 @@ def _of_torch(source: str, environ: Mapping[str, str]) -> tuple[str, str, str]:
 def _named(environ: Mapping[str, str]) -> str:
     named = environ.get("TORCHINDUCTOR_CACHE_DIR")
     return str(Path(named).absolute()) if named else ""
+
+
+def _changed(settings: Mapping[str, Any], config: Any) -> dict[str, Any]:
+    """Without those that have torch's own default: who has not imported torch wants the same, and can't name them."""
+    entries = getattr(config, "_config", {})
+    return {
+        name: value
+        for name, value in settings.items()
+        if name not in entries or getattr(entries[name], "default", None) != value
+    }
 
 
 def _portable(settings: Mapping[str, Any]) -> dict[str, m.Setting]:

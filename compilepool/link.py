@@ -30,6 +30,9 @@ _SEND_SECONDS = 10
 # The id of requests that only ask whether the daemon is alive: nobody waits for their answers.
 _PING = 0
 _TIMEVAL = struct.Struct("ll")
+_UCRED = struct.Struct("3i")
+
+_ANSWERS = (m.Compiled, m.Prepared, m.Status, m.Events, m.Objects, m.Object, m.Managed, m.Stopping)
 
 # Called with an answer and its segments, or with the error that took its place.
 Answered = Callable[[m.AnyMessage | CompilePoolError, Sequence[bytes]], None]
@@ -72,6 +75,11 @@ class Link:
     def usable(self) -> bool:
         """Whether this process may still ask something on it."""
         return self.open and not self._draining and self.pid == os.getpid()
+
+    @property
+    def draining(self) -> bool:
+        """Whether its daemon takes nothing new."""
+        return self._draining
 
     @property
     def open(self) -> bool:
@@ -162,8 +170,6 @@ class Link:
 
     def _take(self, message: m.AnyMessage, segments: tuple[bytes, ...]) -> None:
         match message:
-            case m.Compiled() | m.Prepared() | m.Status() | m.Events() | m.Stopping():
-                self._answer(message.id, message, segments)
             case m.Failed(number, failure):
                 self._answer(number, from_wire(failure), ())
             case m.StartForkserver():
@@ -173,6 +179,8 @@ class Link:
                 self._close_if_done()
             case m.Refusal(failure):
                 raise from_wire(failure)
+            case _ if isinstance(message, _ANSWERS):
+                self._answer(message.id, message, segments)
 
     def _answer(self, number: int, answer: m.AnyMessage | CompilePoolError, segments: tuple[bytes, ...]) -> None:
         with self._lock:
@@ -210,6 +218,12 @@ def open_link(options: Options, toolchain: Toolchain | None, on_start_forkserver
     try:
         sock.connect(str(options.socket))
         welcome = _greet(sock, connection, toolchain)
+    except TimeoutError as exc:
+        silent = _peer_of(sock)
+        sock.close()
+        raise PoolUnavailable(
+            f"the daemon at {options.socket} (pid {silent}) does not answer: timed out; `kill -9 {silent}` ends it"
+        ) from exc
     except (OSError, CompilePoolError) as exc:
         sock.close()
         raise PoolUnavailable(f"no daemon answers at {options.socket}: {exc}") from exc
@@ -217,6 +231,12 @@ def open_link(options: Options, toolchain: Toolchain | None, on_start_forkserver
     sock.settimeout(None)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(_SEND_SECONDS, 0))
     return Link(sock, connection, welcome.instance, on_start_forkserver, options.patience)
+
+
+def _peer_of(sock: socket.socket) -> int:
+    """Who listens there, as far as this container can name it."""
+    pid, _, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    return int(pid)
 
 
 def _greet(sock: socket.socket, connection: Connection, toolchain: Toolchain | None) -> m.Welcome:

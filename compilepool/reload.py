@@ -1,14 +1,7 @@
-"""From an answer's bytes to an autotuner: files into this process's Triton cache, unpickle, launchers.
+"""From an answer's bytes to an autotuner: files into this process's Triton cache (`emit`), unpickle, launchers."""
 
-Files appear in the cache as Triton itself would have written them, the group file last: it is what Triton looks for
-first, and it holds absolute paths, so it is written here and never travels. A directory that has all its files, in
-their right sizes, is left as it is.
-"""
-
-import json
 import os
 import pickle
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,11 +11,12 @@ from torch._inductor.codecache import _load_triton_kernel_from_source, code_hash
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from compilepool.canonical import device_of
+from compilepool.emit import emit, write_file
 from compilepool.kernel import Wanted
 from compilepool.localize import localize
 from compilepool.protocol.contents import DamagedContents, verify
 from compilepool.protocol.errors import PoolUnavailable
-from compilepool.protocol.messages import Contents, Unit
+from compilepool.protocol.messages import Contents
 from compilepool.protocol.portable import INDUCTOR_CACHE, TRITON_CACHE, load_portable
 
 
@@ -53,8 +47,8 @@ def unpack(wanted: Wanted, contents: Contents, segments: Sequence[bytes]) -> Any
             inductor, triton = directories(os.environ, index or 0)
         path = source_path(wanted.source, inductor)
         _write_source(wanted.source, Path(path))
-        emit(contents, segments, Path(triton))
-        autotuner: Any = load_portable(segments[0], {INDUCTOR_CACHE: inductor, TRITON_CACHE: triton})
+        files = emit(contents, segments, Path(triton))
+        autotuner: Any = load_portable(segments[0], {INDUCTOR_CACHE: inductor, TRITON_CACHE: triton}, files)
     except OSError as exc:
         raise PoolUnavailable(f"the answer's files can't be written: {exc}", wanted.name) from exc
     except (DamagedContents, pickle.UnpicklingError, EOFError, AttributeError, ImportError, IndexError) as exc:
@@ -78,7 +72,7 @@ def source_path(source: str, cache_dir: str) -> str:
 def _write_source(source: str, path: Path) -> None:
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        _write(path, source.encode())
+        write_file(path, source.encode())
 
 
 def can_launch(autotuner: Any) -> bool:
@@ -91,46 +85,3 @@ def can_launch(autotuner: Any) -> bool:
         return bool(props.type == "hip" and props.cc == arch)
     major, minor = torch.cuda.get_device_capability(props.index)
     return bool(props.type == "cuda" and props.cc == 10 * major + minor)
-
-
-def emit(contents: Contents, segments: Sequence[bytes], cache: Path) -> None:
-    """Write the units' files below the Triton cache directory `cache`."""
-    files = iter(segments[1:])
-    for unit in contents.units:
-        _emit_unit(unit, {name: next(files) for name in unit.files}, cache / unit.directory)
-
-
-def _emit_unit(unit: Unit, files: dict[str, bytes], directory: Path) -> None:
-    group = directory / f"__grp__{_metadata_file(unit)}"
-    if group.exists() and all(_has(directory / name, len(raw)) for name, raw in files.items()):
-        return
-    directory.mkdir(parents=True, exist_ok=True)
-    for name, raw in files.items():
-        _write(directory / name, raw)
-    children = {name: str(directory / name) for name in files}
-    _write(group, json.dumps({"child_paths": children}).encode())
-
-
-def _metadata_file(unit: Unit) -> str:
-    for name in unit.files:
-        if name.endswith(".json"):
-            return name
-    raise DamagedContents(f"{unit.directory} has no metadata")
-
-
-def _has(path: Path, size: int) -> bool:
-    try:
-        return path.stat().st_size == size
-    except OSError:
-        return False
-
-
-def _write(path: Path, raw: bytes) -> None:
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix="tmp.compilepool-")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(raw)
-        Path(temporary).replace(path)
-    except OSError:
-        Path(temporary).unlink(missing_ok=True)
-        raise

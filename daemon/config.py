@@ -8,6 +8,7 @@ from pathlib import Path
 from compilepool.daemon.pressure import default_limit
 from compilepool.daemon.scheduler import TIMEOUT_SECONDS
 from compilepool.daemon.slots import available_slots
+from compilepool.daemon.store import Bounds
 from compilepool.protocol.rendezvous import default_socket
 
 STORE_VARIABLE = "COMPILEPOOL_STORE"
@@ -22,6 +23,7 @@ class Config:
     slots: how many workers may run at once
     timeout: how long one kernel may compile; a request may ask for less
     memory: bytes that one worker with its children may take
+    bounds: how much the store keeps
     idle_exit: exit after this long without clients and jobs; None: never
     drain: how long SIGTERM waits for what runs
     """
@@ -31,6 +33,7 @@ class Config:
     slots: int
     timeout: float
     memory: int
+    bounds: Bounds
     idle_exit: float | None = None
     drain: float = 60.0
 
@@ -56,6 +59,7 @@ def read_config(
     slots: int | None = None,
     timeout: float = TIMEOUT_SECONDS,
     memory: int | None = None,
+    bounds: Bounds | None = None,
     idle_exit: float | None = None,
 ) -> Config:
     """Settings from the command line, then the environment, then this host."""
@@ -65,5 +69,6 @@ def read_config(
         slots=slots or available_slots(),
         timeout=timeout,
         memory=memory or default_limit(),
+        bounds=bounds or Bounds(),
         idle_exit=idle_exit,
     )

@@ -97,11 +97,11 @@ class Domains:
         return domain
 
     def gone(self, forkserver: int, reason: str, now: float) -> Domain | None:
-        """It has left; None if it was given up before."""
+        """It has left, for this reason ('': for none of its own); None if it was given up before."""
         domain = self._of_forkserver.pop(forkserver, None)
         if domain is not None:
             state = self._states[domain]
-            if state.ready and now - state.since < STABLE_SECONDS:
+            if state.ready and reason and now - state.since < STABLE_SECONDS:
                 state.failed(reason, now)
             elif state.ready:
                 state.failures = 0

@@ -15,17 +15,19 @@ import anyio.abc
 
 from compilepool.daemon import actions as act
 from compilepool.daemon import events as ev
+from compilepool.daemon.administration import Order, administer
 from compilepool.daemon.config import Config
 from compilepool.daemon.estimate import Estimator
-from compilepool.daemon.identity import digest_of, keys_of
+from compilepool.daemon.identity import digest_of, identities_of, key_of
 from compilepool.daemon.jobs import SchedulerError
 from compilepool.daemon.log import event as log_event
 from compilepool.daemon.log import events_after
+from compilepool.daemon.objects import Stored
 from compilepool.daemon.payload import NAME_CHARACTERS, Payload
 from compilepool.daemon.pressure import Memory, read_memory
 from compilepool.daemon.scheduler import Scheduler
 from compilepool.daemon.shelf import Shelf
-from compilepool.daemon.store import Store, Stored
+from compilepool.daemon.store import Store
 from compilepool.protocol import messages as m
 from compilepool.protocol.contents import DamagedContents, verify
 from compilepool.protocol.errors import Failure, ProtocolError
@@ -55,6 +57,7 @@ class Engine:
         self._payloads: dict[int, Payload] = {}
         self._results: dict[int, Stored] = {}
         self._forkserver_of: dict[int, int] = {}
+        self._given_up: dict[ev.Domain, list[int]] = {}
         self._cpu_seconds = 0.0
         self._tasks = tasks
         self._memory = Memory(0, 0)
@@ -68,6 +71,7 @@ class Engine:
     async def run(self) -> None:
         """Keep time until the daemon is to exit: idle for long enough, or drained."""
         self._tasks.start_soon(self._keep_time)
+        self._tasks.start_soon(self._shelf.recover)
         self._reconsider()
         with self._life:
             await anyio.sleep_forever()
@@ -82,6 +86,7 @@ class Engine:
         log_event("draining", now=now, running=self.scheduler.running, queued=self.scheduler.queued)
         if not self.scheduler.draining:
             self.on_drain()
+            self._tasks.start_soon(self._shelf.close)
             for peer in self._peers.values():
                 if peer.role == "client":
                     peer.post(m.Draining())
@@ -126,7 +131,9 @@ class Engine:
         else:
             self._from_client(peer, message, segments)
 
-    def _from_client(self, peer: "Peer", message: m.AnyMessage, segments: tuple[bytes, ...]) -> None:
+    def _from_client(  # noqa: C901 - one line for each message
+        self, peer: "Peer", message: m.AnyMessage, segments: tuple[bytes, ...]
+    ) -> None:
         match message:
             case m.Compile():
                 self._compile(peer, message, segments[0])
@@ -137,12 +144,15 @@ class Engine:
             case m.Promote(request):
                 self.feed(ev.Promoted(ev.RequestId(peer.number, request)))
             case m.Cancel(request):
+                peer.lean.discard(request)
                 self.feed(ev.Cancelled(ev.RequestId(peer.number, request)))
             case m.StartFailed(reason):
                 log_event("start-failed", peer=peer.number, reason=reason)
                 self.feed(ev.StartFailed(peer.number, reason))
             case m.GetStatus(request):
                 peer.post(m.Status(request, self._report()))
+            case m.ListObjects() | m.ReadObject() | m.AddObject() | m.ManageObjects():
+                self._tasks.start_soon(self._administer, peer, message, segments)
             case m.GetEvents(request, after):
                 peer.post(m.Events(request, events_after(after)))
             case m.Stop(request, now):
@@ -175,8 +185,12 @@ class Engine:
 
     def _compile(self, peer: "Peer", message: m.Compile, source: bytes) -> None:
         recipe, digest = message.recipe, digest_of(source)
-        keys = keys_of(peer.domain, message, digest)
-        payload = Payload(recipe.name, recipe, source, keys, digest, message.cache_dir)
+        identities = identities_of(peer.domain, message, digest)
+        keys = tuple(key_of(peer.domain.uid, identity) for identity in identities)
+        identity = identities[0] if identities else None
+        payload = Payload(recipe.name, recipe, source, identity, keys, digest, message.cache_dir)
+        if message.without_files:
+            peer.lean.add(message.id)
         self._submit(peer, message.id, payload, message.priority, message.timeout)
 
     def _submit(
@@ -221,9 +235,9 @@ class Engine:
         log_event("compiled", job=message.job, kernel=payload.name, units=len(message.contents.units),
                   wall=round(cost.wall, 3), cpu=round(cost.cpu, 3), peak_rss=cost.peak_rss)  # fmt: skip
         stored = self._results[message.job] = Stored(message.contents, segments)
-        if payload.keys:
+        if payload.identity is not None:
             self._estimator.learn(payload.digest, cost.cpu)
-            self._shelf.put(payload.keys[0], stored)
+            self._shelf.put(payload.keys[0], peer.domain.uid, payload.identity, stored)
         self.feed(ev.Succeeded(message.job, len(message.contents.units)))
 
     def _job_failed(self, peer: "Peer", message: m.JobFailed) -> None:
@@ -264,12 +278,13 @@ class Engine:
             case act.Answer(request, job, origin):
                 self._answer(request, job, origin)
             case act.Fail(request, failure):
+                self._is_lean(request)
                 self._post(request.client, m.Failed(request.id, failure))
             case act.AskForForkserver(client):
                 log_event("asked-for-forkserver", peer=client)
                 self._post(client, m.StartForkserver())
             case act.Adopt(forkserver):
-                self._post(forkserver, m.Adopt())
+                self._post(forkserver, m.Adopt(self._given_up.pop(self._peers[forkserver].domain, [])))
             case act.Ping(forkserver):
                 self._post(forkserver, m.Ping())
             case act.Retire(forkserver, reason):
@@ -284,6 +299,7 @@ class Engine:
         self._disown(forkserver)
         if peer := self._peers.get(forkserver):
             log_event("retired", peer=forkserver, pid=peer.pid, reason=reason)
+            self._given_up.setdefault(peer.domain, []).append(peer.pid)
             peer.post(m.Retire(reason))
             peer.finish()
 
@@ -299,8 +315,17 @@ class Engine:
         if self._payloads[job].task is None:
             self._post(request.client, m.Prepared(request.id))
         else:
-            stored = self._results[job]
-            self._post(request.client, m.Compiled(request.id, origin, stored.contents), stored.segments)
+            stored, lean = self._results[job], self._is_lean(request) and origin == "store"
+            segments = stored.segments[:1] if lean else stored.segments
+            self._post(request.client, m.Compiled(request.id, origin, stored.contents, lean), segments)
+
+    def _is_lean(self, request: ev.RequestId) -> bool:
+        """Whether it wants no files; asked once, when it ends."""
+        peer = self._peers.get(request.client)
+        if peer is None or request.id not in peer.lean:
+            return False
+        peer.lean.discard(request.id)
+        return True
 
     def _post(self, peer: int, message: m.AnyMessage, segments: tuple[bytes, ...] = ()) -> None:
         if receiver := self._peers.get(peer):
@@ -313,6 +338,9 @@ class Engine:
         if stored is not None and job in self._payloads:
             self._results[job] = stored
         self.feed(ev.LookedUp(job, stored is not None))
+
+    async def _administer(self, peer: "Peer", message: Order, segments: tuple[bytes, ...]) -> None:
+        peer.post(*await self._shelf.change(lambda store: administer(store, peer.domain.uid, message, segments)))
 
     # ---- time
 
@@ -352,7 +380,7 @@ class Engine:
     # ---- status
 
     def _report(self) -> m.StatusReport:
-        peers = self._peers.values()
+        peers, store = self._peers.values(), self._shelf.store
         return m.StatusReport(
             version=self._version,
             instance=self.instance,
@@ -360,6 +388,10 @@ class Engine:
             uptime=anyio.current_time() - self._started,
             socket=str(self.config.socket),
             store=str(self.config.store),
+            store_bytes=store.total[1],
+            store_objects=store.total[0],
+            store_limit=store.bounds.size,
+            store_trouble=store.trouble,
             draining=self.scheduler.draining,
             slots=self.config.slots,
             running=self.scheduler.running,

@@ -1,6 +1,12 @@
-"""What becomes of jobs when their forkserver comes, goes, can't be started, or does not obey; rules in `scheduler`."""
+"""What becomes of jobs when their forkserver comes, goes, can't be started, or does not obey; rules in `scheduler`.
+
+A job whose forkserver is lost while it runs may have been the reason: a kernel can kill its parent. It is a *suspect*:
+tried once more, and of a domain's suspects one after the other, while what is not suspected runs beside it. A suspect
+whose forkserver is lost again is the reason: it fails as WorkerCrashed, and is blamed.
+"""
 
 from compilepool.daemon import actions as act
+from compilepool.daemon.blame import Blame
 from compilepool.daemon.domains import START_SECONDS, WARM_SECONDS, Domains
 from compilepool.daemon.events import Domain
 from compilepool.daemon.jobs import HOLDS_SLOT, RETRIES, Job, Phase, SchedulerError, clients_of
@@ -12,8 +18,10 @@ from compilepool.protocol.errors import Failure
 class Forkservers:
     """Of all domains; see the module's docstring."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, blame: Blame) -> None:
         self._ledger = ledger
+        self._blame = blame
+        self._suspects: dict[Domain, list[Job]] = {}
         self._domains = Domains(ledger.deadlines)
 
     def __len__(self) -> int:
@@ -40,8 +48,17 @@ class Forkservers:
         """Its forkserver is ready: all that a probe wants to know."""
         if job.probe:
             self._ledger.answer(job, "compiled")
-        else:
+        elif not job.lost:
             self._ledger.move(job, Phase.QUEUED)
+
+    def next_suspects(self) -> None:
+        """Let a suspect of each ready domain have its turn, if none has."""
+        for domain, suspects in list(self._suspects.items()):
+            suspects[:] = [job for job in suspects if job.phase is not Phase.GONE]
+            if not suspects:
+                del self._suspects[domain]
+            elif self._domains.of(domain).ready and suspects[0].phase is Phase.WAITING:
+                self._ledger.move(suspects[0], Phase.QUEUED)
 
     def attached(self, forkserver: int, domain: Domain, now: float) -> None:
         """One has come: it is adopted, or there is one already."""
@@ -67,26 +84,35 @@ class Forkservers:
             return
         was_ready = self._domains.of(served).ready
         self._ledger.counters["forkservers_lost"] += was_ready
-        self._domains.gone(forkserver, reason, now)
+        # Whom a kernel has ended is no failure of those who started it.
+        self._domains.gone(forkserver, "" if self._runs_suspect(served) else reason, now)
         self._ledger.supervision.gone(forkserver)
         self._ledger.assistance.lost(forkserver)
         for job in self._ledger.jobs.of(served, Phase.QUEUED, *HOLDS_SLOT):
-            self._forkserver_lost(job, reason)
+            self._forkserver_lost(job, reason, now)
         if was_ready or told or not self._domains.await_starter(served, now):
             self._ask_next(served, reason, now)
 
-    def _forkserver_lost(self, job: Job, reason: str) -> None:
+    def _runs_suspect(self, domain: Domain) -> bool:
+        return any(job.phase is Phase.RUNNING for job in self._suspects.get(domain, ())[:1])
+
+    def _forkserver_lost(self, job: Job, reason: str, now: float) -> None:
         if job.phase is Phase.KILLING:
             self._ledger.move(job, Phase.GONE)
         elif job.phase is Phase.QUEUED:
             self._ledger.move(job, Phase.WAITING)
+        elif self._ledger.draining:
+            lost = f"its forkserver was lost while compiling it: {reason}"
+            self._ledger.fail_job(job, Failure("unavailable", lost, job.kernel))
+        elif job.lost >= RETRIES:
+            lost = f"its forkserver was lost twice while compiling it, the second time alone: {reason}"
+            failure = Failure("worker-crashed", lost, job.kernel)
+            self._blame.ended(job.domain, job.key, failure, now)
+            self._ledger.fail_job(job, failure)
         else:
             job.lost += 1
-            if job.lost > RETRIES or self._ledger.draining:
-                lost = f"its forkserver was lost while compiling it: {reason}"
-                self._ledger.fail_job(job, Failure("unavailable", lost, job.kernel))
-            else:
-                self._ledger.move(job, Phase.WAITING)
+            self._suspects.setdefault(job.domain, []).append(job)
+            self._ledger.move(job, Phase.WAITING)
 
     def start_failed(self, client: int, reason: str, now: float) -> None:
         """A client will not bring the one that it was asked for."""
@@ -137,5 +163,6 @@ class Forkservers:
         """Raise AssertionError if the job's phase contradicts its domain's state."""
         state = self._domains.of(job.domain)
         assert job.phase is not Phase.QUEUED or state.ready, f"{job} is queued for no forkserver"
-        assert job.phase is not Phase.WAITING or not state.ready, f"{job} waits beside a ready forkserver"
+        turn = self._suspects.get(job.domain, [])[:1]
+        assert job.phase is not Phase.WAITING or not state.ready or (job.lost and [job] != turn), f"{job} waits idly"
         assert job.phase is not Phase.WAITING or not state.unserved, f"{job} waits for nothing"

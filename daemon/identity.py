@@ -5,10 +5,10 @@ import hashlib
 import msgspec
 
 from compilepool.daemon.events import Domain
-from compilepool.protocol.messages import Compile, Recipe
+from compilepool.protocol.messages import Compile, Identity
 
 # Changes when the meaning of a key's parts changes.
-KEY_VERSION = 1
+KEY_VERSION = 2
 
 
 def digest_of(source: bytes) -> str:
@@ -16,25 +16,28 @@ def digest_of(source: bytes) -> str:
     return hashlib.sha256(source).hexdigest()
 
 
-def keys_of(domain: Domain, message: Compile, digest: str) -> tuple[str, ...]:
-    """Keys of the results that will do for this request, its own first; none if it wants a fresh one."""
+def identities_of(domain: Domain, message: Compile, digest: str) -> tuple[Identity, ...]:
+    """Of the results that will do for this request, its own first; none if it wants a fresh one."""
     if message.fresh:
         return ()
     plans = [message.recipe]
     if message.recipe.best_config and not message.exact:
         plans.append(msgspec.structs.replace(message.recipe, best_config=""))
-    return tuple(_key(domain, plan, digest) for plan in plans)
+    return tuple(Identity(plan, digest, domain.fingerprint) for plan in plans)
 
 
-def _key(domain: Domain, recipe: Recipe, digest: str) -> str:
-    identity = (
+def key_of(uid: int, identity: Identity) -> str:
+    """Under which the results of a user are kept."""
+    recipe = identity.recipe
+    parts = (
         KEY_VERSION,
-        domain.uid,
-        domain.fingerprint,
+        uid,
+        identity.fingerprint,
         recipe.name,
         sorted(recipe.environment.items()),
         sorted(recipe.settings.items()),
         recipe.best_config,
-        digest,
+        recipe.keep_ir,
+        identity.source,
     )
-    return hashlib.sha256(msgspec.msgpack.encode(identity)).hexdigest()
+    return hashlib.sha256(msgspec.msgpack.encode(parts)).hexdigest()

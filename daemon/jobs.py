@@ -32,7 +32,7 @@ TRANSITIONS: dict[Phase, frozenset[Phase]] = {
     Phase.LOOKUP: frozenset({Phase.WAITING, Phase.QUEUED, Phase.GONE}),
     Phase.WAITING: frozenset({Phase.QUEUED, Phase.GONE}),
     Phase.QUEUED: frozenset({Phase.WAITING, Phase.RUNNING, Phase.GONE}),
-    Phase.RUNNING: frozenset({Phase.WAITING, Phase.KILLING, Phase.GONE}),
+    Phase.RUNNING: frozenset({Phase.WAITING, Phase.QUEUED, Phase.KILLING, Phase.GONE}),
     Phase.KILLING: frozenset({Phase.GONE}),
     Phase.GONE: frozenset(),
 }
@@ -44,8 +44,8 @@ class Job:
     """What the scheduler knows of one job; `waiters` are its requests, the one that caused it first.
 
     expected: CPU seconds that it will take
-    seconds: how long it may run: as long as the most patient of its waiters allows
-    limited: somebody asked for less than the daemon allows, so that to exceed it says little about the kernel
+    seconds: how long it was let run: as long as the most patient of its waiters allowed then
+    patience: how long each of its waiters allows
     lost: how often its forkserver was lost while it ran
     """
 
@@ -54,11 +54,11 @@ class Job:
     kernel: str
     domain: Domain
     expected: float
-    seconds: float
-    limited: bool = False
+    seconds: float = 0.0
     probe: bool = False
     phase: Phase = Phase.LOOKUP
     waiters: dict[RequestId, Priority] = field(default_factory=dict)
+    patience: dict[RequestId, float] = field(default_factory=dict)
     lost: int = 0
 
 

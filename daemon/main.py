@@ -18,6 +18,9 @@ from compilepool.daemon.memory import return_freed_memory
 from compilepool.daemon.server import Server
 from compilepool.daemon.store import Store
 
+# A daemon that drains gives up its store when what it is writing is written.
+STORE_SECONDS = 5.0
+
 
 def serve(
     config: Config, ready: Callable[[], None] = lambda: None, stop_other: Callable[[], None] | None = None
@@ -25,13 +28,18 @@ def serve(
     """Serve until done; `ready` is called when the socket listens.
 
     stop_other: take over from the daemon that listens there; tells it to stop
-    Raises AlreadyRunning, BadSocketPath.
+    Raises AlreadyRunning, BadSocketPath, StoreInUse.
     """
     to_stderr()
     return_freed_memory()
     _allow_descriptors()
+    store = Store(config.store, config.bounds)
     with listening(config.socket, stop_other) as listener:
-        anyio.run(_serve, config, listener, ready)
+        store.open(STORE_SECONDS)
+        try:
+            anyio.run(_serve, config, listener, store, ready)
+        finally:
+            store.close()
 
 
 def _allow_descriptors() -> None:
@@ -40,9 +48,9 @@ def _allow_descriptors() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-async def _serve(config: Config, listener: Listener, ready: Callable[[], None]) -> None:
+async def _serve(config: Config, listener: Listener, store: Store, ready: Callable[[], None]) -> None:
     async with anyio.create_task_group() as background:
-        engine = Engine(config, Store(config.store), uuid.uuid4().hex, version("compilepool"), background)
+        engine = Engine(config, store, uuid.uuid4().hex, version("compilepool"), background)
         server = Server(engine)
         engine.on_drain = server.stop
         background.start_soon(_obey_signals, engine)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from compilepool.protocol.messages import Call, Recipe
+from compilepool.protocol.messages import Call, Identity, Recipe
 
 # The largest recorded source has 30 KB.
 SOURCE_BYTES = 16 << 20
@@ -12,11 +12,15 @@ NAME_CHARACTERS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """A kernel with the keys of results that will do, or a callable, or (None) only a probe."""
+    """A kernel, or a callable, or (None) only a probe.
+
+    identity, keys: of the result; with the keys of others that will do
+    """
 
     name: str
     task: Recipe | Call | None = None
     body: bytes = b""
+    identity: Identity | None = None
     keys: tuple[str, ...] = ()
     digest: str = ""
     cache_dir: str = ""

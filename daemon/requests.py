@@ -55,7 +55,9 @@ class Requests:
 
     def release(self, request: RequestId) -> None:
         """It waits no more."""
-        del self._jobs.pop(request).waiters[request]
+        job = self._jobs.pop(request)
+        del job.waiters[request]
+        job.patience.pop(request, None)
         mine = self._of_client[request.client]
         self._bytes[request.client] -= mine.pop(request)
         if not mine:

@@ -14,7 +14,7 @@ run it. A job's life:
 LOOKUP    the store is being asked for the key
 WAITING   the domain has no ready forkserver; one of its clients was asked to start one
 QUEUED    in the fair queue
-RUNNING   a worker compiles it; it holds a slot
+RUNNING   a worker compiles it; it holds a slot (and goes back to QUEUED when somebody allows it more time)
 KILLING   nobody wants it any more and the forkserver was told so; it holds its slot until the worker is gone
 
 A *probe* only asks for its domain's forkserver: its job goes from WAITING to gone when one is ready.
@@ -24,8 +24,11 @@ Rules:
   so is what a client has open over its cap (`requests`).
 - A slot is held exactly by RUNNING and KILLING jobs, and by assistants (`assistance`), which get one only when no job
   wants it. While the host is short of memory fewer slots are given, but never none.
-- A forkserver that is lost while it runs a job costs that job one retry; lost again, the job fails as PoolUnavailable.
-  One that does not obey is lost (`supervision`).
+- A job runs for as long as the most patient of those who wait when it begins; who joins later and allows more time
+  has it run again.
+- A forkserver that is lost while it runs jobs costs each of them one retry, and makes them suspects: of these one at a
+  time runs in a domain, so that the one that is lost again is known (`forkservers`). One that does not obey is lost
+  (`supervision`).
 - One client of a domain at a time is asked to start its forkserver (`domains`). When there is none left to ask, the
   domain's waiting jobs fail as PoolUnavailable and the next submission starts afresh, after a pause if that goes on.
 - While draining, nothing new starts: what is not running is handed back as PoolUnavailable.
@@ -56,8 +59,8 @@ class Scheduler:
         self.slots = slots
         self._timeout = timeout
         self._ledger = Ledger()
-        self._forkservers = Forkservers(self._ledger)
         self._blame = Blame()
+        self._forkservers = Forkservers(self._ledger, self._blame)
         self._allowed = slots
         self._next_job = 1
 
@@ -178,15 +181,14 @@ class Scheduler:
         return self._blame.refusal(event.domain, event.key, now)
 
     def _new_job(self, event: ev.Submitted) -> Job:
-        job = Job(self._next_job, event.key, event.kernel, event.domain, event.expected, 0.0, probe=event.probe)
+        job = Job(self._next_job, event.key, event.kernel, event.domain, event.expected, probe=event.probe)
         self._next_job += 1
         self._ledger.jobs.add(job)
         self._ledger.actions.append(act.LookUp(job.number, event.request))
         return job
 
     def _joined(self, job: Job, event: ev.Submitted) -> None:
-        job.seconds = max(job.seconds, event.timeout or self._timeout)
-        job.limited = job.seconds < self._timeout
+        job.patience[event.request] = event.timeout or self._timeout
         if job.phase is Phase.QUEUED and event.priority == "foreground":
             self._ledger.jobs.place(job)
 
@@ -248,14 +250,31 @@ class Scheduler:
         job = self._ledger.jobs.held(number)
         if job.phase is not Phase.KILLING:
             self._ledger.counters["jobs_failed"] += 1
-            if failure.kind != "timeout" or not job.limited:
+            if failure.kind != "timeout" or job.seconds >= self._timeout:
                 self._blame.ended(job.domain, job.key, failure, now)
-        self._ledger.fail_job(job, failure)
+        if failure.kind == "timeout" and self._more_patient(job):
+            self._ran_out(job, failure)
+        else:
+            self._ledger.fail_job(job, failure)
+
+    def _more_patient(self, job: Job) -> bool:
+        """Whether somebody who joined it later allows more time than it had."""
+        return not self._ledger.draining and any(seconds > job.seconds for seconds in job.patience.values())
+
+    def _ran_out(self, job: Job, failure: Failure) -> None:
+        """Its time is over for those who allowed no more; for the others it runs again."""
+        for request, seconds in list(job.patience.items()):
+            if seconds <= job.seconds:
+                self._ledger.requests.release(request)
+                self._ledger.fail(request, failure)
+        self._ledger.move(job, Phase.QUEUED)
 
     def _dispatch(self, now: float) -> None:
+        self._forkservers.next_suspects()
         while self._admits() and (number := self._ledger.jobs.queue.pop()) is not None:
             job = self._ledger.jobs[number]
             forkserver = self._forkservers.forkserver_of(job)
+            job.seconds = max(job.patience.values())
             self._ledger.actions.append(act.Run(number, forkserver, job.seconds))
             self._ledger.move(job, Phase.RUNNING)
             self._ledger.supervision.began(number, job.seconds, forkserver, now)

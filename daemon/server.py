@@ -44,6 +44,8 @@ class Peer:
         self.number = number
         self.pid = pid
         self.uid = uid
+        # Requests whose results are wanted without files, where the store has them.
+        self.lean: set[int] = set()
         self.role: Literal["unknown", "client", "forkserver"] = "unknown"
         self.domain = Domain(uid, "")
         self.connection = Connection(End.DAEMON)
@@ -150,7 +152,7 @@ class Server:
                     await _write(stream, peer)
                     if not peer.refused:
                         tasks.cancel_scope.cancel()
-        self._engine.left(peer, "its process ended")
+        self._engine.left(peer, "it disconnected")
 
     async def _read(self, stream: anyio.abc.ByteReceiveStream, peer: Peer) -> None:
         """Take messages until the peer closes; one that breaks the protocol is refused."""

@@ -4,13 +4,19 @@ Readers take turns: of one client's kernels as many are looked up at once as the
 asks for thousands leaves room for the next.
 """
 
+from collections.abc import Callable
+from typing import TypeVar
 from weakref import WeakValueDictionary
 
 import anyio
 import anyio.abc
 import anyio.to_thread
 
-from compilepool.daemon.store import Store, Stored
+from compilepool.daemon.objects import Stored
+from compilepool.daemon.store import Store
+from compilepool.protocol.messages import Identity
+
+T = TypeVar("T")
 
 # The page cache answers most reads: two threads keep one slow read from holding up the others. Nobody waits for writes.
 READING_THREADS = 2
@@ -29,9 +35,15 @@ class Shelf:
         self._writing = anyio.CapacityLimiter(WRITING_THREADS)
 
     @property
+    def store(self) -> Store:
+        """For what is said of it; to use it may block."""
+        return self._store
+
+    @property
     def counters(self) -> dict[str, int]:
         """What went wrong."""
-        return {"store_damaged": self._store.damaged, "store_errors": self._store.errors}
+        store = self._store
+        return {"store_damaged": store.damaged, "store_errors": store.errors, "store_evicted": store.evicted}
 
     async def get(self, keys: tuple[str, ...], client: int) -> Stored | None:
         """The first of these that is known."""
@@ -48,12 +60,25 @@ class Shelf:
                     return stored
         return None
 
-    def put(self, key: str, stored: Stored) -> None:
+    def put(self, key: str, uid: int, identity: Identity, stored: Stored) -> None:
         """Keep it."""
         self._publishing[key] = stored
-        self._tasks.start_soon(self._put, key, stored)
+        self._tasks.start_soon(self._put, key, uid, identity, stored)
 
-    async def _put(self, key: str, stored: Stored) -> None:
+    async def _put(self, key: str, uid: int, identity: Identity, stored: Stored) -> None:
         with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(self._store.put, key, stored, limiter=self._writing)
+            await self.change(lambda store: store.put(key, uid, identity, stored))
         self._publishing.pop(key, None)
+
+    async def recover(self) -> None:
+        """Bring it in order, after whatever end it had."""
+        await self.change(Store.recover)
+
+    async def close(self) -> None:
+        """Give it up, for a successor, when what is being written is written."""
+        with anyio.CancelScope(shield=True):
+            await self.change(Store.close)
+
+    async def change(self, use: Callable[[Store], T]) -> T:
+        """Let `use` have the store, when those that came before are done with it."""
+        return await anyio.to_thread.run_sync(use, self._store, limiter=self._writing)

@@ -1,108 +1,431 @@
-"""What was compiled, on disk: one file a job, checked on every read.
+"""What was compiled, on disk: objects that prove themselves (`objects`), an index of them (`index`), and bounds.
 
-    STORE/objects/ab/abcdef....cpo  =  SHA-256 of the rest (32 bytes), then one frame: Contents, segments
+    STORE/lock                      held by the one daemon that uses it
+    STORE/session                   while one does: the host's boot, and since when
+    STORE/objects/ab/abcdef....cpo  an object, by its key
+    STORE/new/                      what is being written
+    STORE/index.db                  can be made anew
 
-A file is written beside its place and renamed. Nothing waits for the disk: what a power cut leaves damaged fails its
-checksum, and one whose checksum does not hold is a miss and is removed. A store that can't be written costs its user
-nothing but the reuse: compiles go on, and `errors` counts.
+Opening takes the lock and removes what was being written. `recover`, behind everybody's back, brings the index in line
+with the objects that are there, and, when the daemon before did not close and the host was started since, checks every
+object that it had made: what a power cut leaves may have the right name and wrong bytes.
+
+An answer is read from its object alone, and checked; one that is damaged is a miss, is removed and counted. Before an
+object is written, those that were used longest ago make room for it, if they are not pinned: of its user, when that has
+more than its quota, or of all. Whoever is reading one that goes reads on. A store that can't be written (full,
+read-only, out of descriptors) costs its user nothing but the reuse: compiles go on, and `trouble` says what is wrong.
 """
 
-import hashlib
+import contextlib
+import errno
+import fcntl
+import itertools
+import json
 import logging
 import os
-import tempfile
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
-import msgspec
-
-from compilepool.protocol.contents import DamagedContents, verify
-from compilepool.protocol.errors import ProtocolError
-from compilepool.protocol.frames import OPEN_LIMITS, FrameDecoder, encode_frame
-from compilepool.protocol.messages import Contents
+from compilepool.daemon.index import DamagedIndex, Entry, Index
+from compilepool.daemon.objects import Sealed, Stored, parse, publish, read_header, render
+from compilepool.protocol.contents import DamagedContents
+from compilepool.protocol.messages import Identity
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
-_DIGEST = 32
-_decode = msgspec.msgpack.Decoder(Contents).decode
-_encode = msgspec.msgpack.Encoder().encode
+# What is evicted at once, beyond what is needed: a share of the bound.
+_SLACK = 0.02
+_BATCH = 200
+# Uses are noted in the index when so many have come together, and whenever it is written anyway.
+_USES = 500
+_POLL_SECONDS = 0.05
+_SUFFIX = ".cpo"
+_NETWORK = ("nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "glusterfs", "9p", "afs", "beegfs", "fuse.sshfs", "gpfs")
+
+
+class StoreInUse(Exception):
+    """Another daemon uses this store."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """The contents of one job with their segments."""
+class Bounds:
+    """How much may be kept.
 
-    contents: Contents
-    segments: tuple[bytes, ...]
+    size, objects: bytes and objects in all; user: bytes of one user (None: all)
+    free: bytes that stay free on the disk
+    """
+
+    size: int = 10 << 30
+    objects: int = 500_000
+    user: int | None = None
+    free: int = 1 << 30
 
 
 class Store:
     """A directory of results, for one daemon; methods block on the disk and may be called from any thread."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, bounds: Bounds | None = None, clock: Callable[[], float] = time.time) -> None:
         self.root = root
+        self.bounds = bounds or Bounds()
+        self.trouble = ""
         self.errors = 0
         self.damaged = 0
+        self.evicted = 0
+        self._clock = clock
+        self._lock: int | None = None
+        self._since: float | None = None
+        self._index: Index | None = None
+        self._changing = threading.RLock()
+        self._totals: dict[int, tuple[int, int]] = {}
+        self._uses: dict[str, tuple[int, float]] = {}
+        self._names = itertools.count()
 
     def __repr__(self) -> str:
-        return f"<Store [{self.root} | damaged: {self.damaged} | errors: {self.errors}]>"
+        count, size = self.total
+        state = self.trouble or "well"
+        return f"<Store [{self.root} | {count} objects, {size} bytes | damaged: {self.damaged} | {state}]>"
+
+    @property
+    def total(self) -> tuple[int, int]:
+        """Objects and bytes that are kept."""
+        totals = list(self._totals.values())
+        return sum(count for count, _ in totals), sum(size for _, size in totals)
+
+    # ---- life
+
+    def open(self, patience: float = 0.0) -> None:
+        """Take it, waiting so many seconds for whoever has it; one that can't be written stays closed.
+
+        Raises StoreInUse.
+        """
+        try:
+            (self.root / "objects").mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = _lock(self.root / "lock", patience)
+            shutil.rmtree(self.root / "new", ignore_errors=True)
+            (self.root / "new").mkdir(mode=0o700)
+            self._since = self._unclean_since()
+            session = {"boot": _boot_id(), "since": self._since or self._clock()}
+            (self.root / "session").write_text(json.dumps(session))
+        except OSError as exc:
+            self._failed("use", self.root.name, exc)
+            self.close()
+            return
+        if (kind := _filesystem(self.root)) in _NETWORK:
+            log.warning("the store %s is on %s, a network filesystem: use a local disk (--store)", self.root, kind)
+
+    def close(self) -> None:
+        """Give it up: from here on everything is a miss, and nothing is kept."""
+        with self._changing:
+            if self._index is not None:
+                self._note_uses()
+                self._index.close()
+                self._index = None
+            if self._lock is not None:
+                (self.root / "session").unlink(missing_ok=True)
+                os.close(self._lock)
+                self._lock = None
+
+    def recover(self) -> None:
+        """Bring the index in line with the objects, and check those that a power cut may have damaged."""
+        with self._changing:
+            if self._lock is None:
+                return
+            try:
+                suspects = self._with_index(self._reconcile)
+            except OSError as exc:
+                self._failed("recover", self.root.name, exc)
+                return
+        for key in suspects or ():
+            self._read(key)
+
+    # ---- answers
 
     def get(self, key: str) -> Stored | None:
         """What was stored for `key` (64 hexadecimal digits), or None."""
+        found = self._read(key)
+        if found is None:
+            return None
+        with self._changing:
+            hits, _ = self._uses.get(key, (0, 0.0))
+            self._uses[key] = hits + 1, self._clock()
+            if len(self._uses) >= _USES:
+                self._note_uses()
+        return found[1]
+
+    def read(self, key: str, uid: int) -> tuple[Sealed, Stored] | None:
+        """An object of this user's, with what it is about; to look at it is no use of it."""
+        found = self._read(key)
+        return found if found is not None and found[0].uid == uid else None
+
+    def put(self, key: str, uid: int, identity: Identity, stored: Stored) -> bool:
+        """Publish; whether it is kept. A failure is counted and logged, never raised."""
+        now = self._clock()
+        raw = render(key, uid, identity, stored, now)
+        with self._changing:
+            if self._lock is None:
+                return False
+            try:
+                self._make_room(uid, len(raw))
+                publish(raw, self._path(key), self.root / "new" / str(next(self._names)))
+                entry = _entry(key, len(raw), now, uid, identity, stored)
+                self._with_index(lambda index: self._add(index, [entry]))
+            except OSError as exc:
+                self._failed("write", key, exc)
+                return False
+            self.trouble = ""
+            return True
+
+    # ---- administration
+
+    def entries(self, uid: int, after: str, most: int) -> list[Entry]:
+        """A user's objects in the order of their keys, those after this one."""
+        with self._changing:
+            self._note_uses()
+            return self._with_index(lambda index: index.after(after, most, uid)) or []
+
+    def pin(self, keys: Iterable[str], uid: int, *, pinned: bool) -> list[Entry]:
+        """Never evict these, or evict them again like others; those that are there."""
+        with self._changing:
+            mine = self._mine(keys, uid)
+            self._with_index(lambda index: index.pin([entry.key for entry in mine], pinned=pinned))
+            return mine
+
+    def remove(self, keys: Iterable[str], uid: int) -> list[Entry]:
+        """Throw these away; those that were there."""
+        with self._changing:
+            mine = self._mine(keys, uid)
+            self._discard(mine)
+            return mine
+
+    def verify(self, keys: Iterable[str], uid: int) -> list[Entry]:
+        """Read these; those that were damaged, and are gone."""
+        with self._changing:
+            mine = self._mine(keys, uid)
+        return [entry for entry in mine if self._read(entry.key) is None]
+
+    def _mine(self, keys: Iterable[str], uid: int) -> list[Entry]:
+        found = self._with_index(lambda index: [index.get(key) for key in keys]) or []
+        return [entry for entry in found if entry is not None and entry.uid == uid]
+
+    # ---- files
+
+    def _path(self, key: str) -> Path:
+        return self.root / "objects" / key[:2] / f"{key}{_SUFFIX}"
+
+    def _read(self, key: str) -> tuple[Sealed, Stored] | None:
+        if self._lock is None:
+            return None
         path = self._path(key)
         try:
-            return _parse(path.read_bytes())
+            raw = path.read_bytes()
+            sealed, stored = parse(raw)
+            if sealed.key != key:
+                raise DamagedContents(f"it is the object of another key, {sealed.key}")
         except FileNotFoundError:
             return None
         except DamagedContents as exc:
             log.warning("removed a damaged object: key=%s reason=%s", key, exc)
             self.damaged += 1
-            path.unlink(missing_ok=True)
+            with self._changing, contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+                self._with_index(lambda index: self._forget(index, [key]))
         except OSError as exc:
             self._failed("read", key, exc)
+        else:
+            return sealed, stored
         return None
-
-    def put(self, key: str, stored: Stored) -> None:
-        """Publish; a failure is counted and logged, never raised."""
-        path = self._path(key)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            _publish(path, _render(stored))
-        except OSError as exc:
-            self._failed("write", key, exc)
-
-    def _path(self, key: str) -> Path:
-        return self.root / "objects" / key[:2] / f"{key}.cpo"
 
     def _failed(self, what: str, key: str, exc: OSError) -> None:
         self.errors += 1
+        self.trouble = f"could not {what} it: {exc}"
         log.warning("could not %s the store: key=%s error=%s", what, key, exc)
 
+    # ---- room
 
-def _render(stored: Stored) -> bytes:
-    body = b"".join(encode_frame(_encode(stored.contents), stored.segments))
-    return hashlib.sha256(body).digest() + body
+    def _make_room(self, uid: int, size: int) -> None:
+        """Evict until an object of so many bytes fits; raises OSError when it can't."""
+        bounds, ours = self.bounds, self._totals.get(uid, (0, 0))
+        if bounds.user is not None and ours[1] + size > bounds.user:
+            self._evict(ours[1] + size - _slackened(bounds.user), 0, uid)
+        count, total = self.total
+        if total + size > bounds.size or count + 1 > bounds.objects:
+            self._evict(total + size - _slackened(bounds.size), count + 1 - _slackened(bounds.objects), None)
+        while _free(self.root) - size < bounds.free:
+            self._evict(size, 0, None)
+
+    def _evict(self, size: int, count: int, uid: int | None) -> None:
+        """Throw away what was used longest ago, until so many bytes and objects are gone."""
+        self._note_uses()
+        while size > 0 or count > 0:
+            victims = []
+            for entry in self._with_index(lambda index: index.oldest(_BATCH, uid)) or []:
+                if size <= 0 and count <= 0:
+                    break
+                victims.append(entry)
+                size, count = size - entry.size, count - 1
+            if not victims:
+                raise OSError(errno.ENOSPC, "there is no room, and nothing left to evict")
+            self._discard(victims)
+            self.evicted += len(victims)
+
+    def _discard(self, entries: list[Entry]) -> None:
+        for entry in entries:
+            self._path(entry.key).unlink(missing_ok=True)
+        self._with_index(lambda index: self._forget(index, [entry.key for entry in entries]))
+
+    # ---- index
+
+    def _with_index(self, use: Callable[[Index], T]) -> T | None:
+        """What `use` says; an index that is damaged is made anew first. None when there can be none."""
+        if self._lock is None:
+            return None
+        for _ in range(2):
+            try:
+                if self._index is None:
+                    self._index = Index(self.root / "index.db")
+                    self._totals = self._index.totals()
+                return use(self._index)
+            except DamagedIndex as exc:
+                log.warning("the store's index is made anew: %s", exc)
+                self._index = None
+                Index.remove(self.root / "index.db")
+                self._index = self._remade()
+        raise OSError(errno.EIO, "the index can't be made anew")
+
+    def _remade(self) -> Index | None:
+        try:
+            index = Index(self.root / "index.db")
+            self._totals = {}
+            self._reconcile(index)
+        except DamagedIndex:
+            return None
+        return index
+
+    def _reconcile(self, index: Index) -> list[str]:
+        """Let it have what is there, and not what is not; keys of the objects to be checked."""
+        known, there = index.keys(), dict(self._objects())
+        index.discard(known - there.keys())
+        new = (self._described(key, there[key]) for key in there.keys() - known)
+        index.add(entry for entry in new if entry is not None)
+        self._totals = index.totals()
+        return index.since(self._since) if self._since is not None else []
+
+    def _objects(self) -> Iterator[tuple[str, Path]]:
+        for folder in os.scandir(self.root / "objects"):
+            if folder.is_dir(follow_symlinks=False):
+                for file in os.scandir(folder):
+                    if file.name.endswith(_SUFFIX):
+                        yield file.name.removesuffix(_SUFFIX), Path(file.path)
+
+    def _described(self, key: str, path: Path) -> Entry | None:
+        try:
+            sealed, size = read_header(path), path.stat().st_size
+        except (OSError, DamagedContents):
+            self.damaged += 1
+            path.unlink(missing_ok=True)
+            return None
+        return _entry(key, size, sealed.created, sealed.uid, sealed.identity, Stored(sealed.contents, ()))
+
+    def _add(self, index: Index, entries: list[Entry]) -> None:
+        for entry in entries:
+            before = index.get(entry.key)
+            self._count(entry.uid, 1, entry.size)
+            if before is not None:
+                self._count(before.uid, -1, -before.size)
+        index.add(entries)
+
+    def _forget(self, index: Index, keys: list[str]) -> None:
+        for key in keys:
+            self._uses.pop(key, None)
+            if (entry := index.get(key)) is not None:
+                self._count(entry.uid, -1, -entry.size)
+        index.discard(keys)
+
+    def _count(self, uid: int, count: int, size: int) -> None:
+        before = self._totals.get(uid, (0, 0))
+        self._totals[uid] = before[0] + count, before[1] + size
+
+    def _note_uses(self) -> None:
+        uses, self._uses = self._uses, {}
+        if uses:
+            # Lost where the disk takes nothing: then it is only less known what was used last.
+            with contextlib.suppress(OSError):
+                self._with_index(lambda index: index.used((key, hits, when) for key, (hits, when) in uses.items()))
+
+    # ---- unclean ends
+
+    def _unclean_since(self) -> float | None:
+        """Since when objects may be damaged: a daemon that did not close made them before this boot of the host."""
+        try:
+            session = json.loads((self.root / "session").read_text())
+            return float(session["since"]) if session["boot"] != _boot_id() else None
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError):
+            # The file itself is damaged.
+            return 0.0
 
 
-def _parse(raw: bytes) -> Stored:
-    body = memoryview(raw)[_DIGEST:]
-    if hashlib.sha256(body).digest() != raw[:_DIGEST]:
-        raise DamagedContents("the file's checksum does not hold")
-    try:
-        (frame,) = FrameDecoder(OPEN_LIMITS).feed(body)
-        stored = Stored(_decode(frame.header), frame.segments)
-    except (ProtocolError, ValueError) as exc:
-        raise DamagedContents(f"not an object of this version: {exc}") from exc
-    verify(stored.contents, stored.segments)
-    return stored
+def _entry(key: str, size: int, created: float, uid: int, identity: Identity, stored: Stored) -> Entry:
+    contents, recipe = stored.contents, identity.recipe
+    return Entry(
+        key=key,
+        uid=uid,
+        size=size,
+        created=created,
+        used=created,
+        hits=0,
+        pinned=False,
+        kernel=recipe.name,
+        target=contents.target,
+        fingerprint=identity.fingerprint,
+        units=len(contents.units),
+    )
 
 
-def _publish(path: Path, raw: bytes) -> None:
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(raw)
-        os.replace(temporary, path)
-    except OSError:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+def _slackened(bound: int) -> int:
+    return bound - int(bound * _SLACK)
+
+
+def _lock(path: Path, patience: float) -> int:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as exc:
+            if time.monotonic() >= deadline:
+                os.close(descriptor)
+                raise StoreInUse(
+                    f"another daemon uses the store {path.parent}: stop it, or give this one its own (--store)"
+                ) from exc
+            time.sleep(_POLL_SECONDS)
+        else:
+            return descriptor
+
+
+def _boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def _free(directory: Path) -> int:
+    status = os.statvfs(directory)
+    return status.f_bavail * status.f_frsize
+
+
+def _filesystem(directory: Path) -> str:
+    """The type of the filesystem that a directory is on, as the kernel calls it."""
+    found, longest = "", -1
+    place = str(directory.resolve())
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        fields, _, rest = line.partition(" - ")
+        mount = fields.split(" ")[4]
+        if len(mount) > longest and Path(place).is_relative_to(mount):
+            found, longest = rest.split(" ")[0], len(mount)
+    return found

@@ -65,7 +65,7 @@ _ENCODER = msgspec.msgpack.Encoder()
 
 # How many payload segments a message has; a message that is not here has none.
 _ONE_SEGMENT = (m.Compile, m.Execute, m.Spawn)
-_CONTENTS = (m.Compiled, m.JobDone)
+_CONTENTS = (m.Compiled, m.JobDone, m.Object, m.AddObject)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,5 +159,5 @@ def _expected_segments(message: m.AnyMessage) -> int:
         expected = 1 + sum(len(unit.files) for unit in contents.units)
         if len(contents.checksums) != expected:
             raise ProtocolError(f"{len(contents.checksums)} checksums for {expected} segments")
-        return expected
+        return 1 if isinstance(message, m.Compiled) and message.without_files else expected
     return 0

@@ -26,13 +26,18 @@ def checksum(segment: Buffer) -> str:
 
 def verify(contents: Contents, segments: Sequence[Buffer]) -> None:
     """Raise DamagedContents unless every segment has its checksum and every name is plain."""
-    for unit in contents.units:
-        _verify_names(unit)
+    verify_names(contents)
     if len(segments) != len(contents.checksums):
         raise DamagedContents(f"{len(segments)} segments for {len(contents.checksums)} checksums")
     for index, (segment, expected) in enumerate(zip(segments, contents.checksums, strict=True)):
         if checksum(segment) != expected:
             raise DamagedContents(f"segment {index} is damaged: its checksum is not {expected}")
+
+
+def verify_names(contents: Contents) -> None:
+    """Raise DamagedContents unless every name is plain."""
+    for unit in contents.units:
+        _verify_names(unit)
 
 
 def _verify_names(unit: Unit) -> None:

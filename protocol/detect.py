@@ -24,8 +24,8 @@ class NoToolchain(Exception):
 
 
 # What of each package takes part in compiling; the rest of torch is 4 GB that does not.
-_TAKES_NO_PART = ("__pycache__", "README.md")
-_COMPILES = {"triton": ("",), "torch": ("version.py", "_inductor", "bin", "utils/_triton.py")}
+TAKES_NO_PART = ("__pycache__", "README.md")
+COMPILES = {"triton": ("",), "torch": ("version.py", "_inductor", "bin", "utils/_triton.py")}
 
 
 @functools.cache
@@ -56,7 +56,7 @@ def _describe(name: str) -> str:
         release = version(name)
     except PackageNotFoundError:
         release = "unknown"
-    return _described(root, release, _COMPILES[name])
+    return _described(root, release, COMPILES[name])
 
 
 def _described(root: Path, release: str, parts: tuple[str, ...]) -> str:
@@ -72,5 +72,5 @@ def _files(path: str, root: str) -> Iterator[str]:
         yield f"{path[len(root) :]}\0{status.st_size}\0{status.st_mtime_ns}\n"
     elif os.path.isdir(path):
         for entry in os.scandir(path):
-            if entry.name not in _TAKES_NO_PART:
+            if entry.name not in TAKES_NO_PART:
                 yield from _files(entry.path, root)

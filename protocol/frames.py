@@ -39,8 +39,8 @@ class Limits:
 # 512 MiB: the largest of the recorded kernels answers with 5 MB; a hundred times that is a mistake or an attack.
 OPEN_LIMITS = Limits(header=1 << 20, segments=8192, frame=512 << 20)
 
-# From a client: a kernel's source, or a pickled callable; a header names the environment and settings.
-CLIENT_LIMITS = Limits(header=1 << 20, segments=1, frame=64 << 20)
+# From a client: a kernel's source, a pickled callable, or a result of another host.
+CLIENT_LIMITS = Limits(header=1 << 20, segments=8192, frame=64 << 20)
 
 # Before the greeting a peer is unknown, and a greeting is under a kilobyte.
 GREETING_LIMITS = Limits(header=64 << 10, segments=0, frame=64 << 10)

@@ -58,6 +58,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field=
     name: the kernel's name in the source
     environment: the compile's variables, complete: one that is not here is unset in the worker
     settings: torch._inductor.config values that the client changed
+    keep_ir: whether what the compiler made on the way (ttir, ttgir, llir, ptx, amdgcn) is kept beside the binary
     best_config: what the client's autotune cache holds for the kernel (JSON with sorted keys), or '': only that config
         is compiled, unless a result with all configs is there
     """
@@ -66,6 +67,19 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field=
     environment: dict[str, str]
     settings: dict[str, Setting]
     best_config: str = ""
+    keep_ir: bool = False
+
+
+class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a stored result is about: with its owner's uid, all that decides its key.
+
+    source: SHA-256 of the kernel's source, in hexadecimal
+    fingerprint: of the toolchain that compiled it
+    """
+
+    recipe: Recipe
+    source: str
+    fingerprint: str
 
 
 class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="call"):
@@ -123,12 +137,14 @@ class Contents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a job yields. Segments: the pickled autotuner (or a call's pickled result), then each unit's files.
 
     checksums: SHA-256 of each segment, in hexadecimal
+    target: backend and architecture, e.g. 'cuda:90' ('': a call's)
     """
 
     units: list[Unit]
     dropped: list[Dropped]
     checksums: list[str]
     cost: Cost
+    target: str = ""
 
 
 # ---- client to daemon
@@ -140,6 +156,7 @@ class Compile(Message, frozen=True, tag="compile"):
     cache_dir: the client's Inductor cache directory ('' for the default): where line tables say the source is;
         no part of the kernel's identity
     timeout: seconds that the compile may take once it has begun; None: as many as the daemon allows
+    without_files: a result from the store is wanted without its units' files, which may be where they are to go
     fresh: compile it whatever is known, and keep nothing
     exact: the best config is none of the kernel's own: a result with all of those won't do
     """
@@ -149,6 +166,7 @@ class Compile(Message, frozen=True, tag="compile"):
     priority: Priority = "foreground"
     cache_dir: str = ""
     timeout: float | None = None
+    without_files: bool = False
     fresh: bool = False
     exact: bool = False
 
@@ -186,6 +204,36 @@ class GetStatus(Message, frozen=True, tag="get-status"):
     id: int
 
 
+class ListObjects(Message, frozen=True, tag="list-objects"):
+    """Ask what the store has of this user: the first few keys after `after`."""
+
+    id: int
+    after: str = ""
+
+
+class ReadObject(Message, frozen=True, tag="read-object"):
+    """Ask for one object of this user, whole."""
+
+    id: int
+    key: str
+
+
+class AddObject(Message, frozen=True, tag="add-object"):
+    """Keep a result that the same toolchain made elsewhere, as if it were made here. Segments as `Contents` says."""
+
+    id: int
+    identity: Identity
+    contents: Contents
+
+
+class ManageObjects(Message, frozen=True, tag="manage-objects"):
+    """Pin objects of this user, unpin, remove or verify (read) them; keys that are not there are ignored."""
+
+    id: int
+    action: Literal["pin", "unpin", "remove", "verify"]
+    keys: list[str]
+
+
 class GetEvents(Message, frozen=True, tag="get-events"):
     """Ask for the daemon's events: the first few after number `after`; ask on with the last one's number."""
 
@@ -213,11 +261,13 @@ class Compiled(Message, frozen=True, tag="compiled"):
     """The answer to a `Compile` or `Execute`. Segments as `Contents` says.
 
     origin: compiled for this request, joined to one already in flight, or read from the store
+    without_files: only the first segment is there, as was asked for
     """
 
     id: int
     origin: Origin
     contents: Contents
+    without_files: bool = False
 
 
 class Failed(Message, frozen=True, tag="failed"):
@@ -253,6 +303,47 @@ class Events(Message, frozen=True, tag="events"):
     events: list[Event]
 
 
+class ObjectInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One object of the store: bytes, seconds since 1970, and how often it was an answer."""
+
+    key: str
+    kernel: str
+    target: str
+    fingerprint: str
+    units: int
+    size: int
+    created: float
+    used: float
+    hits: int
+    pinned: bool
+
+
+class Objects(Message, frozen=True, tag="objects"):
+    """The answer to a `ListObjects`, in the order of their keys; none: there are no more."""
+
+    id: int
+    objects: list[ObjectInfo]
+
+
+class Object(Message, frozen=True, tag="object"):
+    """The answer to a `ReadObject`. Segments as `Contents` says."""
+
+    id: int
+    identity: Identity
+    contents: Contents
+
+
+class Managed(Message, frozen=True, tag="managed"):
+    """The answer to an `AddObject` or `ManageObjects`: so many objects, of so many bytes, were kept or changed.
+
+    Of a `verify`: how many were damaged, and are gone.
+    """
+
+    id: int
+    objects: int
+    bytes: int
+
+
 class Draining(Message, frozen=True, tag="draining"):
     """The daemon is stopping: it answers what it has, and takes nothing new on this connection; ask its successor."""
 
@@ -261,6 +352,8 @@ class StatusReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the daemon says of itself; seconds and bytes throughout.
 
     held_back: why queued jobs wait although slots are free; '' when none does
+    store_bytes, store_objects: what is kept, for all users; store_limit: at most so many bytes
+    store_trouble: why nothing is kept; '' when all is well
     """
 
     version: str
@@ -269,6 +362,10 @@ class StatusReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     uptime: float
     socket: str
     store: str
+    store_bytes: int
+    store_objects: int
+    store_limit: int
+    store_trouble: str
     draining: bool
     slots: int
     running: int
@@ -306,7 +403,12 @@ class Refusal(Message, frozen=True, tag="refusal"):
 
 
 class Adopt(Message, frozen=True, tag="adopt"):
-    """The first answer to a forkserver's hello, or `Retire` is: it is the one, and imports."""
+    """The first answer to a forkserver's hello, or `Retire` is: it is the one, and imports.
+
+    replaces: process numbers of forkservers of this domain that were given up, and may be stopped, but not gone
+    """
+
+    replaces: list[int] = []
 
 
 class Spawn(Message, frozen=True, tag="spawn"):
@@ -387,8 +489,35 @@ class JobFailed(Message, frozen=True, tag="job-failed"):
     cost: Cost
 
 
-ToClient = Compiled | Failed | Prepared | StartForkserver | Status | Events | Draining | Stopping | Refusal
+ToClient = (
+    Compiled
+    | Failed
+    | Prepared
+    | StartForkserver
+    | Status
+    | Events
+    | Objects
+    | Object
+    | Managed
+    | Draining
+    | Stopping
+    | Refusal
+)
 ToForkserver = Adopt | Spawn | Assist | Kill | Ping | Retire | Refusal
-FromClient = Compile | Execute | Prepare | Promote | Cancel | GetStatus | GetEvents | Stop | StartFailed
+FromClient = (
+    Compile
+    | Execute
+    | Prepare
+    | Promote
+    | Cancel
+    | GetStatus
+    | GetEvents
+    | ListObjects
+    | ReadObject
+    | AddObject
+    | ManageObjects
+    | Stop
+    | StartFailed
+)
 FromForkserver = Ready | Unfit | Pong | Progress | Assisted | JobDone | JobFailed
 AnyMessage = Greeting | Message

@@ -54,7 +54,8 @@ class Soak:
         self._socket = folder / "pool.sock"
         self._scratch = folder / "tmp"
         self._scratch.mkdir()
-        self._environment = {**os.environ, "TMPDIR": str(self._scratch)}
+        # Clients judge by the TTIR.
+        self._environment = {**os.environ, "TMPDIR": str(self._scratch), "COMPILEPOOL_KEEP_IR": "1"}
         self._started = 0
         self._daemon = self._start_daemon()
         self._clients = [self._start_client() for _ in range(clients)]

@@ -5,6 +5,8 @@ from importlib.metadata import version
 import click
 
 from compilepool.cli.admin import events, status, stop
+from compilepool.cli.bundles import bundle
+from compilepool.cli.cache import cache
 from compilepool.cli.compiling import compile_command, demo
 from compilepool.cli.running import run
 from compilepool.cli.serving import forkserver, serve
@@ -28,5 +30,5 @@ def main() -> None:
     """
 
 
-for _command in (demo, run, compile_command, status, events, stop, serve, forkserver):
+for _command in (demo, run, compile_command, status, events, cache, bundle, stop, serve, forkserver):
     main.add_command(_command)

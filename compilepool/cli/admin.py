@@ -23,7 +23,7 @@ def status(socket: Path | None, as_json: bool) -> None:
 
 @click.command()
 @socket_option
-@click.option("--after", type=click.IntRange(0), default=0, help="Only events after this number.")
+@click.option("--after", type=click.IntRange(0, 2**62), default=0, help="Only events after this number.")
 @json_option
 def events(socket: Path | None, after: int, as_json: bool) -> None:
     """Show what happened lately: who came, what was compiled, what failed and why.
@@ -40,7 +40,10 @@ def events(socket: Path | None, after: int, as_json: bool) -> None:
 @socket_option
 @click.option("--now", is_flag=True, help="Give up what runs instead of finishing it.")
 def stop(socket: Path | None, now: bool) -> None:
-    """Stop the daemon: finish what runs, hand back what is queued."""
+    """Stop the daemon: finish what runs, hand back what is queued.
+
+    A program that needs one starts another.
+    """
     with running_pool(socket) as pool:
         report = pool.status()
         pool.stop(now=now)
@@ -54,7 +57,8 @@ def _text(report: StatusReport) -> str:
         "daemon": f"pid {report.pid}, version {report.version}, up {_duration(report.uptime)}, {_mib(report.rss)}"
         + (", stopping" if report.draining else ""),
         "socket": report.socket,
-        "store": report.store,
+        "store": f"{report.store}: {report.store_objects} objects, {_mib(report.store_bytes)} of at most "
+        f"{_mib(report.store_limit)}" + (f" ({report.store_trouble})" if report.store_trouble else ""),
         "slots": f"{report.running} of {report.slots} in use",
         "queued": f"{report.queued}, and {report.waiting_for_forkserver} waiting for a forkserver"
         + (f" ({report.held_back})" if report.held_back else ""),

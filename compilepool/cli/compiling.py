@@ -5,7 +5,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 
 from compilepool.cli.common import json_option, one_line_errors, running_pool, socket_option
+from compilepool.cli.progress import progress
 from compilepool.client import Pool, connect
 from compilepool.corpus import TARGETS, Kernel, bundled, for_target, read_kernels
 from compilepool.protocol.errors import CompilePoolError
@@ -103,7 +104,7 @@ def compile_all(pool: Pool, kernels: Sequence[Kernel], *, show: bool) -> Summary
     names: dict[Future[AnyMessage], str] = {
         pool.warm(kernel.name, kernel.source, priority="foreground"): kernel.name for kernel in kernels
     }
-    with _progress(len(names), show=show) as advance:
+    with progress(len(names), show=show, title="compiling") as advance:
         for future in as_completed(names):
             summary.first = summary.first or time.monotonic() - started
             error = future.exception()
@@ -125,21 +126,6 @@ def _count(summary: Summary, answer: object) -> None:
     summary.joined += answer.origin == "joined"
     summary.from_store += answer.origin == "store"
     summary.cpu += answer.contents.cost.cpu if answer.origin == "compiled" else 0.0
-
-
-@contextmanager
-def _progress(total: int, *, show: bool) -> Iterator[Callable[[], None]]:
-    # None where standard error is closed.
-    if not (show and sys.stderr and sys.stderr.isatty()):
-        yield lambda: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
-
-    columns = ("compiling", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda: bar.advance(task)
 
 
 @contextmanager

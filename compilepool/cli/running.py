@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
-from compilepool.cli.common import one_line_errors, socket_option, socket_path
+from compilepool.cli.common import socket_option, socket_path
 from compilepool.client import connect
+from compilepool.protocol.errors import PoolUnavailable
 from compilepool.protocol.rendezvous import SOCKET_VARIABLE
 
 
@@ -28,6 +29,8 @@ def run(socket: Path | None, command: tuple[str, ...]) -> None:
             "TORCH_DEVICE_BACKEND_AUTOLOAD is off, so torch would not load compilepool: unset it, "
             "or call compilepool.inductor.install() in the program"
         )
-    with one_line_errors():
+    try:
         connect(path, fallback=False).close()
+    except PoolUnavailable as exc:
+        click.echo(f"Warning: running without the compile pool: {exc}", err=True)
     os.execvpe(command[0], command, {**os.environ, "COMPILEPOOL": "1", SOCKET_VARIABLE: str(path)})

@@ -10,14 +10,17 @@ import msgspec
 
 from compilepool.autostart import is_absent
 from compilepool.cli.common import one_line_errors, socket_option, socket_path
+from compilepool.cli.sizes import size
 from compilepool.client import connect
 from compilepool.protocol.errors import CompilePoolError, PoolUnavailable
 from compilepool.protocol.rendezvous import daemon_log
 
+_A_DAY = 86400
 
-def _positive(_context: click.Context, _option: click.Parameter, seconds: float | None) -> float | None:
-    if seconds is not None and not (seconds > 0 and math.isfinite(seconds)):
-        raise click.BadParameter(f"{seconds} is no number of seconds that a compile could take")
+
+def _compile_seconds(_context: click.Context, _option: click.Parameter, seconds: float) -> float:
+    if not 1 <= seconds <= _A_DAY:
+        raise click.BadParameter(f"{seconds:g} is no number of seconds that a compile could take: 1 to {_A_DAY}")
     return seconds
 
 
@@ -36,22 +39,28 @@ def _finite(_context: click.Context, _option: click.Parameter, seconds: float | 
 )
 @click.option(
     "--slots",
-    type=click.IntRange(1),
+    type=click.IntRange(1, 4096),
     help="Workers at once. [default: the cores this process may use, cgroups included]",
 )
 @click.option(
     "--timeout",
     type=float,
-    callback=_positive,
+    callback=_compile_seconds,
     default=600.0,
     show_default=True,
     help="Seconds that one kernel may compile; a request may ask for less.",
 )
 @click.option(
     "--memory",
-    type=click.IntRange(1),
+    type=click.IntRange(256, 1 << 24),
     help="MiB that one worker with its children may take. [default: a quarter of this host's, or of the cgroup's]",
 )
+@click.option("--store-size", callback=size, default="10GiB", show_default=True, help="Keep at most so much.")
+@click.option(
+    "--store-objects", type=click.IntRange(1), default=500_000, show_default=True, help="And so many kernels."
+)
+@click.option("--store-free", callback=size, default="1GiB", show_default=True, help="Leave so much of the disk free.")
+@click.option("--user-size", callback=size, help="Keep at most so much of one user. [default: all of it]")
 @click.option(
     "--idle-exit",
     type=click.FloatRange(0),
@@ -67,6 +76,10 @@ def serve(
     slots: int | None,
     timeout: float,
     memory: int | None,
+    store_size: int,
+    store_objects: int,
+    store_free: int,
+    user_size: int | None,
     idle_exit: float | None,
     detach: bool,
     if_needed: bool,
@@ -77,6 +90,7 @@ def serve(
     from compilepool.daemon.config import read_config
     from compilepool.daemon.detach import DidNotStart, run_detached
     from compilepool.daemon.listener import AlreadyRunning, BadSocketPath
+    from compilepool.daemon.store import Bounds, StoreInUse
 
     config = read_config(
         os.environ,
@@ -85,6 +99,7 @@ def serve(
         slots=slots,
         timeout=timeout,
         memory=memory << 20 if memory else None,
+        bounds=Bounds(store_size, store_objects, user_size, store_free),
         idle_exit=idle_exit,
     )
 
@@ -101,7 +116,7 @@ def serve(
             run_detached(run, daemon_log(config.socket))
         else:
             run(lambda: None)
-    except (AlreadyRunning, BadSocketPath, DidNotStart, CompilePoolError) as exc:
+    except (AlreadyRunning, BadSocketPath, StoreInUse, DidNotStart, CompilePoolError) as exc:
         raise click.ClickException(str(exc)) from exc
 
 

@@ -50,7 +50,11 @@ class InductorPool:
         if task is None:
             future: Future[Any] = self._own().submit(function, *arguments, **named)
             return future
-        self._pool.request(task.make, task.segments, functools.partial(self._answered, task), task.future)
+        answered = functools.partial(self._answered, task)
+        if task.kernel is not None:
+            self._pool.request_kernel(task.kernel, answered, task.future)
+        else:
+            self._pool.request(task.make, task.segments, answered, task.future)
         return task.future
 
     def wakeup(self) -> None:

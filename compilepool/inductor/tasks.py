@@ -26,7 +26,7 @@ class Task:
     """One submission.
 
     job: what torch submitted, for torch's own pool
-    make, segments: the daemon's request
+    make, segments: the daemon's request; `kernel`: what it is about, if it is about one
     finish: makes the result of the answer, in the thread that wants it
     """
 
@@ -35,6 +35,7 @@ class Task:
     make: Callable[[int], m.AnyMessage]
     segments: tuple[bytes, ...]
     finish: Finish
+    kernel: Wanted | None = None
     future: CompileFuture = field(init=False)
 
     def __post_init__(self) -> None:
@@ -64,7 +65,7 @@ def _kernel_task(
         return None
     kernel = wanted(name, source, environ={**os.environ, **environment}, settings=settings)
     make = functools.partial(kernel.message, priority="foreground")
-    return Task(name, job, make, (kernel.canonical,), functools.partial(_unpack, kernel))
+    return Task(name, job, make, (kernel.canonical,), functools.partial(_unpack, kernel), kernel)
 
 
 def _unpack(kernel: Wanted, answer: m.Compiled, segments: Sequence[bytes]) -> tuple[Any, int]:

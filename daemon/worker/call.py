@@ -20,6 +20,6 @@ def call(task: Call, pickled: bytes) -> tuple[Contents, list[bytes]]:
         value = function()
         note.enter(Step.PICKLING)
         result = cloudpickle.dumps(value)
-    except Exception as exc:
+    except BaseException as exc:
         raise CompileError(traceback.format_exc(), task.name) from exc
     return Contents([], [], [checksum(result)], Cost(0.0, 0.0, 0)), [result]

@@ -23,16 +23,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+import msgspec
+
 from compilepool.daemon.worker import note
 from compilepool.daemon.worker.board import Board
 from compilepool.daemon.worker.exchange import ASSISTANT, CLAIMS, Answer, Order, decode_order, read, write
 from compilepool.daemon.worker.family import become_subreaper, show_as
 from compilepool.daemon.worker.note import Step
 from compilepool.protocol.environment import decides_compiles
-from compilepool.protocol.errors import CompilePoolError, to_wire
+from compilepool.protocol.errors import CompilePoolError, Failure, to_wire
 from compilepool.protocol.frames import OPEN_LIMITS
 from compilepool.protocol.messages import Contents
 
+# A compiler's message is a line or a traceback; a header takes a megabyte.
+MESSAGE_CHARACTERS = 16 << 10
 # The daemon takes no larger frame.
 ANSWER_BYTES = OPEN_LIMITS.frame
 HANDLED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
@@ -127,9 +131,16 @@ def _adopt(scratch: Path, environment: dict[str, str]) -> None:
     gc.disable()
 
 
+def _sendable(failure: Failure) -> Failure:
+    """With a message that can be encoded, and its end only, where that is what a kernel made endless."""
+    message = failure.message.encode(errors="backslashreplace").decode()
+    cut = len(message) - MESSAGE_CHARACTERS
+    return msgspec.structs.replace(failure, message=f"[{cut} characters] ...{message[cut:]}" if cut > 0 else message)
+
+
 def _attempt(work: Callable[[], tuple[Contents, list[bytes]] | None]) -> tuple[Answer, list[bytes]]:
     try:
         contents, segments = work() or (None, [])
     except CompilePoolError as exc:
-        return Answer(failure=to_wire(exc)), []
+        return Answer(failure=_sendable(to_wire(exc))), []
     return Answer(contents=contents), segments

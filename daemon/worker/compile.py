@@ -46,6 +46,7 @@ from compilepool.protocol.portable import INDUCTOR_CACHE, TRITON_CACHE, dump_por
 # Found while the forkserver starts: in a worker, the temporary directory that it lies in is the worker's own.
 _DEFAULT_CACHE = default_cache_dir()
 _NO_COST = Cost(0.0, 0.0, 0)
+_LOADED = (".cubin", ".hsaco", ".json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ def compile_kernel(recipe: Recipe, source: str, place: Scratch, board: Board) ->
             scale_rblock(autotuner, place.triton)
             note.enter(Step.PICKLING, "")
             autotuner.prepare_for_pickle()
-            return _collect(autotuner, attempts.dropped, place)
+            return _collect(autotuner, attempts.dropped, place, keep_ir=recipe.keep_ir)
         except Exception as exc:
             raise CompileError(f"it compiles, but can't be handed over: {_said(exc)}", recipe.name) from exc
 
@@ -116,7 +117,8 @@ def _loaded(recipe: Recipe, source: str, place: Scratch) -> Iterator[Any]:
         try:
             note.enter(Step.EXECUTING, "")
             autotuner = load_autotuner(recipe.name, source, place, recipe.best_config)
-        except Exception as exc:
+        except BaseException as exc:
+            # Also what a program ends with: SystemExit, KeyboardInterrupt. Signals end the worker, and raise nothing.
             raise CompileError(f"its source can't be executed: {_said(exc)}", recipe.name) from exc
         driver.target = target_of(autotuner)
         yield autotuner
@@ -229,17 +231,28 @@ def _elements_of_a_thread(config: Any) -> float:
     return float(math.prod(blocks) / max(1, config.num_warps))
 
 
-def _collect(autotuner: Any, dropped: list[Dropped], place: Scratch) -> tuple[Contents, list[bytes]]:
-    segments = [dump_portable(autotuner, place.roots())]
+def _collect(autotuner: Any, dropped: list[Dropped], place: Scratch, *, keep_ir: bool) -> tuple[Contents, list[bytes]]:
+    segments: list[bytes] = []
     units = []
+    named = {}
     for result in autotuner.compile_results:
         directory = triton_hash_to_path_key(result.kernel.hash)
-        files = sorted(file for file in (place.triton / directory).iterdir() if not file.name.startswith("__grp__"))
-        segments += [file.read_bytes() for file in files]
+        files = sorted(file for file in (place.triton / directory).iterdir() if _is_kept(file, keep_ir=keep_ir))
+        for file in files:
+            segments.append(file.read_bytes())
+            named[segments[-1]] = f"{directory}/{file.name}"
         taken = resources(place.triton / directory)
         said = (taken.registers, taken.spills) if taken else (None, None)
         units.append(Unit(str(result.config), result.kernel.hash, directory, [file.name for file in files], *said))
-    return Contents(units, dropped, [checksum(segment) for segment in segments], _NO_COST), segments
+    segments.insert(0, dump_portable(autotuner, place.roots(), named))
+    backend = target_of(autotuner)
+    target = f"{backend.backend}:{backend.arch}"
+    return Contents(units, dropped, [checksum(segment) for segment in segments], _NO_COST, target), segments
+
+
+def _is_kept(file: Path, *, keep_ir: bool) -> bool:
+    """What loads a kernel; the rest, three quarters of the bytes, is for people. Group files hold paths."""
+    return not file.name.startswith("__grp__") and (keep_ir or file.suffix in _LOADED)
 
 
 def _said(exc: BaseException) -> str:

@@ -10,7 +10,7 @@ import ctypes
 import os
 import resource
 import signal
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 
 _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 15, 36
@@ -53,8 +53,21 @@ def resident(pid: int) -> int:
 
 
 def memory_of(worker: int, shared: int) -> int:
-    """Bytes that a worker and its descendants have, beyond the `shared` ones that it was forked with."""
+    """Bytes that a worker and its descendants have, at most, beyond the `shared` ones that it was forked with."""
     return max(0, resident(worker) - shared) + sum(map(resident, descendants(worker)))
+
+
+def exact_memory_of(worker: int) -> int:
+    """The same, where what several processes share counts once: takes milliseconds for each of them."""
+    return sum(_proportional(pid) for pid in (worker, *descendants(worker)))
+
+
+def _proportional(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(("Pss_Anon:", "Pss_Shmem:")))
 
 
 def end_orphans(workers: Container[int]) -> bool:
@@ -65,6 +78,15 @@ def end_orphans(workers: Container[int]) -> bool:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, os.WNOHANG)
     return bool(orphans)
+
+
+def end_forkservers(pids: Iterable[int], name: str, socket: str) -> None:
+    """Kill those of these processes that are still forkservers for this socket; a number may be another's by now."""
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            arguments = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+            if Path(f"/proc/{pid}/comm").read_text().strip() == name and socket in arguments and pid != os.getpid():
+                os.kill(pid, signal.SIGKILL)
 
 
 def kill_those_in(directory: Path) -> None:

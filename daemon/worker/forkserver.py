@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from compilepool.daemon.worker.family import become_subreaper, end_orphans, show_as
+from compilepool.daemon.worker.family import become_subreaper, end_forkservers, end_orphans, show_as
 from compilepool.daemon.worker.link import DaemonLink, Retired
 from compilepool.daemon.worker.no_driver import occupy
 from compilepool.daemon.worker.scratch import scratch_root
@@ -101,6 +101,7 @@ class Forkserver:
         try:
             show_as(NAME)
             become_subreaper()
+            end_forkservers(self._link.replaces, NAME.decode(), self._link.path)
             self._warm_up()
             ready()
             self._watch()

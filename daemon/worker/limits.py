@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Iterator
 
-from compilepool.daemon.worker.family import memory_of, resident
+from compilepool.daemon.worker.family import exact_memory_of, memory_of, resident
 from compilepool.daemon.worker.process import Worker
 from compilepool.protocol.errors import Failure
 
@@ -31,8 +31,7 @@ def _verdict(worker: Worker, shared: int, now: float) -> Failure | None:
     if not worker.assisting and now - worker.started > limits.seconds:
         told = f"it was stopped after {limits.seconds:g} s, its time limit ({where})"
         return Failure("timeout", told, kernel)
-    memory = memory_of(worker.pid, shared)
-    if memory > limits.memory:
+    if memory_of(worker.pid, shared) > limits.memory and (memory := exact_memory_of(worker.pid)) > limits.memory:
         told = f"it took {memory // _MIB} MiB of memory, and its limit is {limits.memory // _MIB} MiB ({where})"
         return Failure("out-of-memory", told, kernel)
     if (printed := worker.printed()) > OUTPUT_BYTES:

@@ -28,7 +28,7 @@ def attach(path: Path, toolchain: Toolchain) -> "DaemonLink":
     sock.settimeout(CONNECT_SECONDS)
     try:
         sock.connect(str(path))
-        link = DaemonLink(sock)
+        link = DaemonLink(sock, str(path))
         link.greet(toolchain)
     except (OSError, CompilePoolError) as exc:
         sock.close()
@@ -39,9 +39,11 @@ def attach(path: Path, toolchain: Toolchain) -> "DaemonLink":
 class DaemonLink:
     """The socket to the daemon, without blocking: what can't be sent at once waits here."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, path: str) -> None:
         self.socket = sock
+        self.path = path
         self.slots = 1
+        self.replaces: list[int] = []
         self._connection = Connection(End.FORKSERVER)
         self._unsent: deque[memoryview] = deque()
 
@@ -57,7 +59,8 @@ class DaemonLink:
                 match received.message:
                     case m.Welcome():
                         self._welcomed(received.message, toolchain)
-                    case m.Adopt():
+                    case m.Adopt(replaces):
+                        self.replaces = replaces
                         self.socket.setblocking(False)
                         return
                     case m.Retire(reason):

@@ -26,8 +26,6 @@ from compilepool.protocol.messages import Contents, Cost, Limits, Spawn
 TAIL_BYTES = 2000
 # How long a worker that is stopped may take to end by itself: time for ptxas to remove its temporary files.
 TERM_SECONDS = 2.0
-# A header takes a megabyte, and a compiler's message is a line or a traceback.
-MESSAGE_BYTES = 64 << 10
 
 
 @dataclass(slots=True)
@@ -193,7 +191,7 @@ def _read_outcome(worker: Worker, status: int, cost: Cost) -> Outcome:
         frame = read(worker.answer)
         answer = decode_answer(frame.header)
         if answer.failure is not None:
-            return Outcome(cost, failure=_short(answer.failure))
+            return Outcome(cost, failure=answer.failure)
         if answer.contents is None:
             return failed("its worker's answer is empty")
         verify(answer.contents, frame.segments)
@@ -226,14 +224,6 @@ def _tail(worker: Worker) -> str:
     size = worker.printed()
     text = os.pread(worker.output, TAIL_BYTES, max(0, size - TAIL_BYTES)).decode(errors="replace").strip()
     return f"; it printed: {text}" if text else ""
-
-
-def _short(failure: Failure) -> Failure:
-    """With the end of its message only, where that is what a kernel made endless."""
-    if len(failure.message) <= MESSAGE_BYTES // 4:
-        return failure
-    cut = len(failure.message) - MESSAGE_BYTES // 4
-    return msgspec.structs.replace(failure, message=f"[{cut} characters] ...{failure.message[cut:]}")
 
 
 def _signal_group(pid: int, number: signal.Signals) -> None:

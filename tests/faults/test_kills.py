@@ -53,13 +53,15 @@ class TestAWorker:
         [
             ("os._exit(0)", WorkerCrashed, "exited with status 0 before it answered"),
             ("os._exit(7)", WorkerCrashed, "exited with status 7 before it answered"),
-            ("sys.exit(3)", WorkerCrashed, "exited with status 1 before it answered.*SystemExit: 3"),
+            ("sys.exit(3)", CompileError, "its source can't be executed: SystemExit: 3"),
             ("os.abort()", WorkerCrashed, "SIGABRT"),
             ("os.kill(os.getpid(), 15)", WorkerCrashed, "SIGTERM"),
             ("os.kill(os.getpid(), 2)", WorkerCrashed, "SIGINT"),
             ("os.kill(os.getpid(), 11)", WorkerCrashed, "SIGSEGV"),
             ("print('last words', flush=True); os._exit(1)", WorkerCrashed, "it printed: last words"),
-            ("raise KeyboardInterrupt", WorkerCrashed, "KeyboardInterrupt"),
+            ("raise KeyboardInterrupt", CompileError, "KeyboardInterrupt"),
+            ("raise ValueError(chr(0xdcff))", CompileError, "ValueError: .udcff"),
+            ("raise ValueError('x' * 2_000_000 + 'the end')", CompileError, "characters. .*the end"),
             ("raise MemoryError", CompileError, "MemoryError"),
             ("os.write(3, b'x' * 100); os._exit(0)", WorkerCrashed, "not a compilepool peer"),
         ],
@@ -186,6 +188,22 @@ def test_a_killed_forkserver_is_replaced_and_its_jobs_run_again(daemon: Daemon, 
         assert len(future.result(timeout=120).compile_results) > 0
         assert pool.status().counters["forkservers_lost"] == 1
     assert not scratch.exists(), "the next forkserver removes what the killed one left"
+
+
+def test_a_kernel_that_ends_its_forkserver_is_known_and_harms_nobody_else(daemon: Daemon, tmp_path: Path) -> None:
+    """Its siblings run again, after it; no client has to compile for itself."""
+    sibling, gate = held(tmp_path, "beside_a_parricide")
+    with daemon.pool() as pool:
+        beside = pool.compile_source(sibling.name, sibling.source)
+        gate.wait_started()
+        bad = pool.compile_source("parricide", "import os; os.kill(os.getppid(), 9); os.pause()\n")
+        passing = threading.Thread(target=_pass, args=(gate,))
+        passing.start()
+        with pytest.raises(WorkerCrashed, match="parricide: its forkserver was lost twice while compiling it"):
+            bad.result(timeout=120)
+        assert len(beside.result(timeout=120).compile_results) > 0
+        passing.join(timeout=60)
+        works(pool, "after_a_parricide")
 
 
 def test_a_forkserver_that_cant_compile_is_told_with_its_reason(daemon: Daemon, tmp_path: Path) -> None:

@@ -169,6 +169,8 @@ def test_a_fault_is_one_requests_own(
     error, says = ENDS[action]
     if action == "raise_unpicklable" and step in OUTSIDE_THE_KERNEL:
         error, says = WorkerCrashed, "exited with status 1"
+    if action == "leave" and step in ("unpickling", "executing the source"):
+        error, says = CompileError, "SystemExit"
 
     future = ask(faulty.pool, step, name, timeout=1.0 if action in HANGS else None)
 

@@ -51,7 +51,12 @@ def test_the_result_is_torchs_own_autotuner_with_paths_of_this_process(pool: Poo
     assert autotuner.fn._hash_lock is not None
 
 
-def test_the_files_are_in_this_process_triton_cache(pool: Pool) -> None:
+@pytest.mark.parametrize("keep_ir", ["0", "1"])
+def test_the_files_are_in_this_process_triton_cache(
+    pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep_ir: str
+) -> None:
+    monkeypatch.setenv("COMPILEPOOL_KEEP_IR", keep_ir)
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     kernel = bundled("llama_train")[1]
     autotuner = pool.compile_source(kernel.name, kernel.source).result(timeout=120)
     from torch._inductor.runtime.runtime_utils import triton_hash_to_path_key
@@ -61,7 +66,9 @@ def test_the_files_are_in_this_process_triton_cache(pool: Pool) -> None:
         manager = FileCacheManager(triton_hash_to_path_key(result.kernel.hash))
         group = manager.get_group(f"{kernel.name}.json")
         assert group is not None
-        assert {Path(path).suffix for path in group.values()} >= {".cubin", ".json", ".ttir", ".ptx"}
+        suffixes = {Path(path).suffix for path in group.values()}
+        assert suffixes >= {".cubin", ".json"}
+        assert (suffixes >= {".ttir", ".ttgir", ".llir", ".ptx"}) == (keep_ir == "1")
         assert all(Path(path).parent == Path(manager.cache_dir) for path in group.values())
         assert Path(group[f"{kernel.name}.cubin"]).read_bytes()[:4] == b"\x7fELF"
 

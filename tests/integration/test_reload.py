@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from compilepool.emit import emit, gather
 from compilepool.kernel import wanted
 from compilepool.protocol.contents import checksum
 from compilepool.protocol.errors import PoolUnavailable
 from compilepool.protocol.messages import Contents, Cost, Unit
 from compilepool.protocol.portable import dump_portable
-from compilepool.reload import emit, reload_autotuner
+from compilepool.reload import reload_autotuner
 
 DIRECTORY = "D" * 52
 SEGMENTS = (dump_portable("no autotuner", {}), b"binary", b'{"name": "k"}')
@@ -37,16 +38,38 @@ def test_what_is_there_and_whole_is_left_alone(tmp_path: Path) -> None:
     assert {path: path.stat().st_ino for path in (tmp_path / DIRECTORY).iterdir()} == before
 
 
-@pytest.mark.parametrize("damage", ["truncated", "missing"])
-def test_what_is_there_and_damaged_is_mended(tmp_path: Path, damage: str) -> None:
-    emit(contents(*SEGMENTS), SEGMENTS, tmp_path)
-    binary = tmp_path / DIRECTORY / "k.cubin"
-    if damage == "truncated":
-        binary.write_bytes(b"bin")
+@pytest.mark.parametrize("file", ["k.cubin", "k.json", "__grp__k.json"])
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "missing"])
+def test_what_is_there_and_damaged_is_mended(tmp_path: Path, damage: str, file: str) -> None:
+    told = contents(*SEGMENTS)
+    emit(told, SEGMENTS, tmp_path)
+    damaged = tmp_path / DIRECTORY / file
+    whole = damaged.read_bytes()
+    if damage == "missing":
+        damaged.unlink()
     else:
-        binary.unlink()
+        damaged.write_bytes(whole[:-1] if damage == "truncated" else b"X" + whole[1:])
+    assert gather(told, SEGMENTS[0], tmp_path) is None
+    emit(told, SEGMENTS, tmp_path)
+    assert damaged.read_bytes() == whole
+    assert gather(told, SEGMENTS[0], tmp_path) == list(SEGMENTS)
+
+
+def test_a_directory_without_its_group_file_is_completed(tmp_path: Path) -> None:
+    """As a program that died half-way leaves it, where it writes file by file."""
+    (tmp_path / DIRECTORY).mkdir()
+    (tmp_path / DIRECTORY / "k.cubin").write_bytes(b"half")
     emit(contents(*SEGMENTS), SEGMENTS, tmp_path)
-    assert binary.read_bytes() == b"binary"
+    assert gather(contents(*SEGMENTS), SEGMENTS[0], tmp_path) == list(SEGMENTS)
+
+
+def test_a_cache_that_was_moved_is_none(tmp_path: Path) -> None:
+    """Group files hold absolute paths."""
+    emit(contents(*SEGMENTS), SEGMENTS, tmp_path / "before")
+    (tmp_path / "before").rename(tmp_path / "after")
+    assert gather(contents(*SEGMENTS), SEGMENTS[0], tmp_path / "after") is None
+    emit(contents(*SEGMENTS), SEGMENTS, tmp_path / "after")
+    assert gather(contents(*SEGMENTS), SEGMENTS[0], tmp_path / "after") == list(SEGMENTS)
 
 
 @pytest.mark.parametrize(

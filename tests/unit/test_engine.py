@@ -13,7 +13,8 @@ from compilepool.daemon.config import Config
 from compilepool.daemon.engine import Engine
 from compilepool.daemon.estimate import from_text
 from compilepool.daemon.events import Domain
-from compilepool.daemon.store import Store, Stored
+from compilepool.daemon.objects import Stored
+from compilepool.daemon.store import Bounds, Store
 from compilepool.protocol import messages as m
 from compilepool.protocol.contents import checksum
 from compilepool.protocol.errors import Failure, ProtocolError
@@ -28,11 +29,12 @@ class SlowStore(Store):
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
+        self.open()
         self.may_write = threading.Event()
 
-    def put(self, key: str, stored: Stored) -> None:
+    def put(self, key: str, uid: int, identity: m.Identity, stored: Stored) -> bool:
         self.may_write.wait(timeout=30)
-        super().put(key, stored)
+        return super().put(key, uid, identity, stored)
 
 
 class NotedPeer:
@@ -41,6 +43,7 @@ class NotedPeer:
     def __init__(self, number: int, role: str) -> None:
         self.number, self.role, self.pid, self.domain = number, role, 1, DOMAIN
         self.posted: list[m.AnyMessage] = []
+        self.lean: set[int] = set()
         self._came = anyio.Event()
 
     def post(self, message: m.AnyMessage, segments: tuple[bytes, ...] = ()) -> None:
@@ -68,7 +71,7 @@ def drive(tmp_path: Path) -> Callable[[Callable[..., Any]], None]:
     def run(body: Callable[..., Any]) -> None:
         async def with_engine() -> None:
             store = SlowStore(tmp_path / "store")
-            config = Config(tmp_path / "pool.sock", store.root, slots=2, timeout=600.0, memory=1 << 30)
+            config = Config(tmp_path / "pool.sock", store.root, slots=2, timeout=600.0, memory=1 << 30, bounds=Bounds())
             async with anyio.create_task_group() as tasks:
                 engine = Engine(config, store, "instance", "0", tasks)
                 tasks.start_soon(engine.run)

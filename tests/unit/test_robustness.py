@@ -79,6 +79,43 @@ class TestBlame:
         run(ready, submit(2, 1, domain=OTHER))
 
 
+class TestSuspects:
+    def test_of_several_that_lost_their_forkserver_one_at_a_time_runs_again(self) -> None:
+        driver = Driver(slots=4)
+        driver.forkserver()
+        for number in range(1, 4):
+            run(driver, submit(1, number, f"k{number}"))
+        driver.feed(ev.ForkserverGone(100, "killed"))
+        assert driver.forkserver(101) == [act.Run(1, 101, 600.0)]
+        assert run(driver, submit(1, 4, "k4")) == 4, "what is not suspected runs beside it"
+        assert act.Run(2, 101, 600.0) in driver.feed(ev.Succeeded(1, 1))
+
+    def test_the_one_that_ends_its_forkserver_is_blamed_and_the_others_are_served(self) -> None:
+        driver = Driver(slots=4)
+        driver.forkserver()
+        for number in range(1, 4):
+            run(driver, submit(1, number, f"k{number}"))
+        driver.feed(ev.ForkserverGone(100, "killed"))
+        driver.forkserver(101)
+        ended = driver.feed(ev.ForkserverGone(101, "killed again"))
+        ((kind, said),) = failures(ended)
+        assert kind == "worker-crashed"
+        assert "lost twice while compiling it, the second time alone" in said
+        assert act.AskForForkserver(1) in ended, "at once: no pause for what a kernel has done"
+        assert driver.forkserver(102) == [act.Run(2, 102, 600.0)]
+        assert act.Run(3, 102, 600.0) in driver.feed(ev.Succeeded(2, 1))
+        driver.feed(ev.Succeeded(3, 1))
+        assert driver.scheduler.idle
+
+    def test_a_suspect_that_nobody_wants_any_more_lets_the_next_have_its_turn(self) -> None:
+        driver = Driver(slots=4)
+        driver.forkserver()
+        for number in (1, 2):
+            run(driver, submit(number, 1, f"k{number}"))
+        driver.feed(ev.ForkserverGone(100, "killed"), ev.ClientGone(1))
+        assert driver.forkserver(101) == [act.Run(2, 101, 600.0)]
+
+
 class TestTimeLimits:
     def limited(self, number: int, timeout: float | None) -> ev.Submitted:
         return ev.Submitted(ev.RequestId(1, number), USER, "k", "k", "foreground", 1.0, timeout=timeout)
@@ -93,6 +130,14 @@ class TestTimeLimits:
     def test_the_most_patient_of_those_who_wait_counts(self, ready: Driver) -> None:
         ready.feed(self.limited(1, 5.0), self.limited(2, None))
         assert ready.feed(ev.LookedUp(1, found=False)) == [act.Run(1, 100, 600.0)]
+
+    def test_who_joins_later_and_allows_more_has_it_run_again(self, ready: Driver) -> None:
+        ready.feed(self.limited(1, 0.5), ev.LookedUp(1, found=False))
+        ready.feed(self.limited(2, None), self.limited(3, 0.2))
+        ended = ready.feed(ev.JobFailed(1, Failure("timeout", "stopped after 0.5 s", "k")))
+        assert [action.request.id for action in ended if isinstance(action, act.Fail)] == [1, 3]
+        assert ended[-1] == act.Run(1, 100, 600.0)
+        assert act.Answer(ev.RequestId(1, 2), 1, "compiled") in ready.feed(ev.Succeeded(1, 1))
 
     def test_waiting_for_a_slot_does_not_count(self) -> None:
         driver = Driver(slots=1)
@@ -167,9 +212,8 @@ class TestStarting:
     def test_one_that_does_not_last_is_not_started_in_a_loop(self, ready: Driver) -> None:
         run(ready, submit(1))
         assert ready.feed(ev.ForkserverGone(100, "killed")) == [act.AskForForkserver(1)]
-        ready.feed(ev.Attached(101, USER), ev.Ready(101))
-        ended = ready.feed(ev.ForkserverGone(101, "killed again"))
-        assert [kind for kind, _ in failures(ended)] == ["unavailable"]
+        ready.feed(ev.Attached(101, USER), ev.Ready(101), ev.Succeeded(1, 1))
+        ready.feed(ev.ForkserverGone(101, "killed again"))
         ready.feed(submit(1, 2, "later"))
         said = failures(ready.feed(ev.LookedUp(2, found=False)))
         assert said == [("unavailable", "no forkserver could be started: killed again")]

@@ -162,7 +162,7 @@ class TestForkservers:
         assert act.Run(1, 101, 600.0) in ready.forkserver(101)
         fail, forget = ready.feed(ev.ForkserverGone(101, "killed again"))
         assert isinstance(fail, act.Fail)
-        assert fail.failure.kind == "unavailable"
+        assert fail.failure.kind == "worker-crashed"
         assert "killed again" in fail.failure.message
         assert forget == act.Forget(1)
 

@@ -2,11 +2,13 @@ from pathlib import Path
 
 import pytest
 
-from compilepool.daemon.store import Store, Stored
+from compilepool.daemon.objects import Stored
+from compilepool.daemon.store import Bounds, Store
 from compilepool.protocol.contents import DamagedContents, checksum, verify
-from compilepool.protocol.messages import Contents, Cost, Unit
+from compilepool.protocol.messages import Contents, Cost, Identity, Recipe, Unit
 
 KEY = "ab" * 32
+IDENTITY = Identity(Recipe("kernel", {}, {}), "cd" * 32, "toolchain")
 SEGMENTS = (b"pickle", b"cubin", b"{}")
 
 
@@ -17,12 +19,18 @@ def contents(directory: str = "D" * 52, files: tuple[str, ...] = ("k.cubin", "k.
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store")
+    opened = Store(tmp_path / "store", Bounds(free=0))
+    opened.open()
+    return opened
 
 
 def test_what_was_put_comes_back_after_a_restart(store: Store) -> None:
-    store.put(KEY, Stored(contents(), SEGMENTS))
-    assert Store(store.root).get(KEY) == Stored(contents(), SEGMENTS)
+    store.put(KEY, 1000, IDENTITY, Stored(contents(), SEGMENTS))
+    store.close()
+    again = Store(store.root)
+    again.open()
+    assert again.get(KEY) == Stored(contents(), SEGMENTS)
+    again.close()
 
 
 def test_an_unknown_key_is_a_miss(store: Store) -> None:
@@ -31,7 +39,7 @@ def test_an_unknown_key_is_a_miss(store: Store) -> None:
 
 
 def test_every_damage_is_a_miss_and_removed(store: Store) -> None:
-    store.put(KEY, Stored(contents(), SEGMENTS))
+    store.put(KEY, 1000, IDENTITY, Stored(contents(), SEGMENTS))
     (path,) = store.root.rglob("*.cpo")
     whole = path.read_bytes()
     damaged = [whole[:cut] for cut in range(0, len(whole), 7)]
@@ -46,7 +54,8 @@ def test_every_damage_is_a_miss_and_removed(store: Store) -> None:
 def test_a_store_that_cant_be_written_counts_and_goes_on(tmp_path: Path) -> None:
     (tmp_path / "store").write_text("a file where the directory should be")
     store = Store(tmp_path / "store")
-    store.put(KEY, Stored(contents(), SEGMENTS))
+    store.open()
+    store.put(KEY, 1000, IDENTITY, Stored(contents(), SEGMENTS))
     assert store.errors == 1
     assert store.get(KEY) is None
 
@@ -56,9 +65,9 @@ def test_nothing_half_written_is_left(store: Store, monkeypatch: pytest.MonkeyPa
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.replace", full)
-    store.put(KEY, Stored(contents(), SEGMENTS))
+    store.put(KEY, 1000, IDENTITY, Stored(contents(), SEGMENTS))
     assert store.errors == 1
-    assert [path for path in store.root.rglob("*") if path.is_file()] == []
+    assert [path for folder in ("objects", "new") for path in (store.root / folder).rglob("*") if path.is_file()] == []
 
 
 @pytest.mark.parametrize("directory", ["../../etc", "/etc", "D", "D" * 52 + "/..", ""])

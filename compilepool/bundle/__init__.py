@@ -1,0 +1,1 @@
+"""Bundles: results of the pool in one verified file, for hosts with the same toolchain."""

@@ -1,0 +1,80 @@
+"""What a user may do with what the store has of theirs: list it, read it, add to it, pin, remove and verify."""
+
+from compilepool.daemon.identity import key_of
+from compilepool.daemon.index import Entry
+from compilepool.daemon.objects import Stored
+from compilepool.daemon.store import Store
+from compilepool.protocol import messages as m
+from compilepool.protocol.contents import DamagedContents, verify
+from compilepool.protocol.errors import Failure
+
+# Each takes some 300 bytes of the answer's header.
+PAGE = 500
+
+Order = m.ListObjects | m.ReadObject | m.AddObject | m.ManageObjects
+Answer = tuple[m.AnyMessage] | tuple[m.AnyMessage, tuple[bytes, ...]]
+
+
+def administer(store: Store, uid: int, order: Order, segments: tuple[bytes, ...]) -> Answer:
+    """Do it for this user, and nobody else; the answer with its segments. Blocks on the disk."""
+    try:
+        return _administer(store, uid, order, segments)
+    except OSError as exc:
+        return _refused(order.id, f"the store can't do that now: {exc}")
+
+
+def _administer(store: Store, uid: int, order: Order, segments: tuple[bytes, ...]) -> Answer:
+    match order:
+        case m.ListObjects(request, after):
+            return (m.Objects(request, [_info(entry) for entry in store.entries(uid, after, PAGE)]),)
+        case m.ReadObject(request, key):
+            found = store.read(key, uid)
+            if found is None:
+                return _refused(request, f"the store has no object {key} of yours")
+            sealed, stored = found
+            return m.Object(request, sealed.identity, stored.contents), stored.segments
+        case m.AddObject(request, identity, contents):
+            return _add(store, uid, request, identity, Stored(contents, segments))
+        case m.ManageObjects(request):
+            done = _manage(store, uid, order)
+            return (m.Managed(request, len(done), sum(entry.size for entry in done)),)
+
+
+def _add(store: Store, uid: int, request: int, identity: m.Identity, stored: Stored) -> Answer:
+    try:
+        verify(stored.contents, stored.segments)
+    except DamagedContents as exc:
+        return _refused(request, f"what is to be added is damaged: {exc}")
+    # Whatever it is called elsewhere: the key is the daemon's own.
+    if not store.put(key_of(uid, identity), uid, identity, stored):
+        return _refused(request, f"the store keeps nothing: {store.trouble or 'it is closed'}")
+    return (m.Managed(request, 1, sum(map(len, stored.segments))),)
+
+
+def _manage(store: Store, uid: int, order: m.ManageObjects) -> list[Entry]:
+    match order.action:
+        case "pin" | "unpin":
+            return store.pin(order.keys, uid, pinned=order.action == "pin")
+        case "remove":
+            return store.remove(order.keys, uid)
+        case "verify":
+            return store.verify(order.keys, uid)
+
+
+def _refused(request: int, reason: str) -> Answer:
+    return (m.Failed(request, Failure("refused", reason)),)
+
+
+def _info(entry: Entry) -> m.ObjectInfo:
+    return m.ObjectInfo(
+        key=entry.key,
+        kernel=entry.kernel,
+        target=entry.target,
+        fingerprint=entry.fingerprint,
+        units=entry.units,
+        size=entry.size,
+        created=entry.created,
+        used=entry.used,
+        hits=entry.hits,
+        pinned=entry.pinned,
+    )

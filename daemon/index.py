@@ -1,0 +1,151 @@
+"""What the store has, as a table: for bounds, eviction and lists; answers never come from here.
+
+It can be made anew from the objects, so it is written without waiting for the disk, and thrown away when it is damaged.
+"""
+
+import errno
+import sqlite3
+from collections.abc import Iterable, Iterator
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Any
+
+_COLUMNS = "key, uid, size, created, used, hits, pinned, kernel, target, fingerprint, units"
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS objects (
+    key TEXT PRIMARY KEY, uid INTEGER, size INTEGER, created REAL, used REAL, hits INTEGER, pinned INTEGER,
+    kernel TEXT, target TEXT, fingerprint TEXT, units INTEGER) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS by_use ON objects (pinned, used);
+CREATE INDEX IF NOT EXISTS by_user ON objects (uid, pinned, used);
+"""
+_VERSION = 1
+
+
+# A disk that is full, read-only or broken, and descriptors that ran out: nothing is wrong with the table itself.
+_OF_THE_DISK = {
+    sqlite3.SQLITE_FULL: errno.ENOSPC,
+    sqlite3.SQLITE_IOERR: errno.EIO,
+    sqlite3.SQLITE_READONLY: errno.EROFS,
+    sqlite3.SQLITE_CANTOPEN: errno.EIO,
+}
+
+
+class DamagedIndex(Exception):
+    """The index can't be used; it is to be made anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One object: whose, how large (bytes), when made and last used (seconds since 1970), how often."""
+
+    key: str
+    uid: int
+    size: int
+    created: float
+    used: float
+    hits: int
+    pinned: bool
+    kernel: str
+    target: str
+    fingerprint: str
+    units: int
+
+
+class Index:
+    """A table in one file, for one thread at once; raises DamagedIndex, and OSError for the disk's troubles."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=OFF")
+            if self._one("PRAGMA user_version") not in (0, _VERSION) or self._one("PRAGMA quick_check") != "ok":
+                raise DamagedIndex("it is of another version, or damaged")
+            self._db.executescript(_SCHEMA)
+            self._db.execute(f"PRAGMA user_version={_VERSION}")
+        except sqlite3.Error as exc:
+            raise _trouble(exc) from exc
+
+    @staticmethod
+    def remove(path: Path) -> None:
+        """Throw it away."""
+        for suffix in ("", "-wal", "-shm", "-journal"):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Write what is to be written."""
+        self._db.close()
+
+    def add(self, entries: Iterable[Entry]) -> None:
+        """These are there now, or again."""
+        marks = ", ".join("?" * len(_COLUMNS.split(",")))
+        self._many(f"INSERT OR REPLACE INTO objects ({_COLUMNS}) VALUES ({marks})", map(astuple, entries))
+
+    def discard(self, keys: Iterable[str]) -> None:
+        """These are gone."""
+        self._many("DELETE FROM objects WHERE key = ?", ((key,) for key in keys))
+
+    def used(self, uses: Iterable[tuple[str, int, float]]) -> None:
+        """These (key, how often, when last) were used."""
+        rows = ((hits, when, key) for key, hits, when in uses)
+        self._many("UPDATE objects SET hits = hits + ?, used = max(used, ?) WHERE key = ?", rows)
+
+    def pin(self, keys: Iterable[str], *, pinned: bool) -> None:
+        """These are never evicted, or again like others."""
+        self._many("UPDATE objects SET pinned = ? WHERE key = ?", ((pinned, key) for key in keys))
+
+    def get(self, key: str) -> Entry | None:
+        """One object."""
+        return next(self._entries("WHERE key = ?", key), None)
+
+    def oldest(self, most: int, uid: int | None = None) -> list[Entry]:
+        """Those that were used longest ago and are not pinned; of one user, or of all."""
+        if uid is None:
+            return list(self._entries("WHERE pinned = 0 ORDER BY used LIMIT ?", most))
+        return list(self._entries("WHERE uid = ? AND pinned = 0 ORDER BY used LIMIT ?", uid, most))
+
+    def after(self, key: str, most: int, uid: int) -> list[Entry]:
+        """A user's objects in the order of their keys, from this one on."""
+        return list(self._entries("WHERE key > ? AND uid = ? ORDER BY key LIMIT ?", key, uid, most))
+
+    def since(self, created: float) -> list[str]:
+        """Keys of what was made since."""
+        return [key for (key,) in self._rows("SELECT key FROM objects WHERE created >= ?", created)]
+
+    def keys(self) -> set[str]:
+        """All of them."""
+        return {key for (key,) in self._rows("SELECT key FROM objects")}
+
+    def totals(self) -> dict[int, tuple[int, int]]:
+        """Objects and bytes of each user."""
+        rows = self._rows("SELECT uid, count(*), sum(size) FROM objects GROUP BY uid")
+        return {uid: (count, size) for uid, count, size in rows}
+
+    def _entries(self, where: str, *values: object) -> Iterator[Entry]:
+        for row in self._rows(f"SELECT {_COLUMNS} FROM objects {where}", *values):
+            key, uid, size, created, used, hits, pinned, kernel, target, fingerprint, units = row
+            yield Entry(key, uid, size, created, used, hits, bool(pinned), kernel, target, fingerprint, units)
+
+    def _one(self, statement: str) -> object:
+        return self._db.execute(statement).fetchone()[0]
+
+    def _rows(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        try:
+            return self._db.execute(statement, values).fetchall()
+        except sqlite3.Error as exc:
+            raise _trouble(exc) from exc
+
+    def _many(self, statement: str, rows: Iterable[tuple[Any, ...]]) -> None:
+        try:
+            with self._db:
+                self._db.execute("BEGIN")
+                self._db.executemany(statement, rows)
+        except sqlite3.Error as exc:
+            raise _trouble(exc) from exc
+
+
+def _trouble(error: sqlite3.Error) -> Exception:
+    # The lowest byte is the kind; the rest says more.
+    number = _OF_THE_DISK.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
+    return DamagedIndex(str(error)) if number is None else OSError(number, f"the index: {error}")
