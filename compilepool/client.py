@@ -71,6 +71,8 @@ class Pool:
     def __init__(self, options: Options, on_retry: Callable[[], None] = lambda: None) -> None:
         self._options = options
         self._channel = Channel(self._connect, on_retry)
+        # Cache directories that lacked a kernel which another process has had compiled.
+        self._without_files: set[str] = set()
 
     def __repr__(self) -> str:
         return f"<Pool [{self._options.socket} | {self._channel!r}]>"
@@ -212,11 +214,13 @@ class Pool:
             elif (found := gather(answer.contents, segments[0], cache)) is not None:
                 answered(answer, found)
             else:
+                # One that lacks this lacks the rest, most likely.
+                self._without_files.add(kernel.triton_dir)
                 self.request(make, (kernel.canonical,), answered, future)
 
         request_log.note(kernel)
         make = functools.partial(kernel.message, priority=priority, timeout=timeout)
-        if kernel.triton_dir and cache.is_dir():
+        if kernel.triton_dir not in self._without_files and kernel.triton_dir and cache.is_dir():
             lean = functools.partial(make, without_files=True)
             self.request(lean, (kernel.canonical,), gathered, future)
         else:

@@ -6,7 +6,6 @@ Triton looks for first, and it holds absolute paths, so it is written here and n
 there already, whole files are left alone and damaged ones replaced, each by a rename, the group file last.
 """
 
-import contextlib
 import json
 import os
 import shutil
@@ -82,28 +81,28 @@ def _emit_unit(unit: Unit, files: dict[str, bytes], cache: Path) -> None:
 
 def _emit_directory(unit: Unit, files: dict[str, bytes], directory: Path) -> bool:
     """Whether the complete directory could be put there: not if another was faster."""
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(dir=directory.parent, prefix=_PREFIX))
+    made = _make_beside(directory)
     try:
-        # As Triton's own: whoever may use the cache may use what is in it.
-        made.chmod(0o777 & ~_umask())
         for name, raw in files.items():
             (made / name).write_bytes(raw)
         _group(made, unit).write_bytes(_group_text(files, directory))
-        with contextlib.suppress(OSError):
-            made.rename(directory)
-            return True
-        return False
-    finally:
+        made.rename(directory)
+    except OSError:
         shutil.rmtree(made, ignore_errors=True)
+        if not directory.exists():
+            raise
+        return False
+    return True
 
 
-def _umask() -> int:
-    # The only way to ask is to set it; /proc asks nobody.
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("Umask:"):
-            return int(line.split()[1], 8)
-    return 0o022
+def _make_beside(directory: Path) -> Path:
+    """A new directory with a name that no cache looks for; as open to others as Triton's own (mkdtemp's are not)."""
+    made = directory.with_name(f"{_PREFIX}{os.urandom(8).hex()}")
+    try:
+        made.mkdir()
+    except FileNotFoundError:
+        made.mkdir(parents=True)
+    return made
 
 
 def _group(directory: Path, unit: Unit) -> Path:

@@ -71,8 +71,11 @@ def source_path(source: str, cache_dir: str) -> str:
 
 def _write_source(source: str, path: Path) -> None:
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(path, source.encode())
+        try:
+            write_file(path, source.encode())
+        except FileNotFoundError:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_file(path, source.encode())
 
 
 def can_launch(autotuner: Any) -> bool:

@@ -30,6 +30,7 @@ CAPABILITIES = ["compile-source"]
 # A client reads all the time; 8 MiB are a hundred answers, and 256 MiB a bound for one that does not.
 OUTBOX_FULL = 8 << 20
 OUTBOX_LIMIT = 256 << 20
+CHUNK_BYTES = 256 << 10
 # Who breaks the protocol is told after a moment: one that tries again and again costs nobody much.
 REFUSAL_SECONDS = 0.1
 GREETING_SECONDS = 10.0
@@ -108,14 +109,23 @@ class Peer:
         """Send what is posted, until `finish`."""
         while True:
             while self._outbox:
-                buffer = self._outbox.popleft()
-                await stream.send(bytes(buffer))
-                self._waiting -= len(buffer)
+                chunk = self._next_chunk()
+                await stream.send(chunk)
+                self._waiting -= len(chunk)
                 self._sent.set()
             if self._finished:
                 return
             self._wake = anyio.Event()
             await self._wake.wait()
+
+    def _next_chunk(self) -> bytes:
+        """What is to be sent next, small parts together: each send is a turn of the loop."""
+        parts = [self._outbox.popleft()]
+        size = len(parts[0])
+        while self._outbox and size + len(self._outbox[0]) <= CHUNK_BYTES:
+            parts.append(self._outbox.popleft())
+            size += len(parts[-1])
+        return b"".join(parts)
 
 
 class Server:

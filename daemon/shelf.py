@@ -1,4 +1,4 @@
-"""The store as the engine uses it: reads and writes happen in threads, and what is being written counts as there.
+"""The store as the engine uses it: threads wait for the disk, and what is being written counts as there.
 
 Readers take turns: of one client's kernels as many are looked up at once as there are threads, so that a client which
 asks for thousands leaves room for the next.
@@ -49,6 +49,9 @@ class Shelf:
         """The first of these that is known."""
         if not keys:
             return None
+        for key in keys:
+            if (stored := self._publishing.get(key) or self._store.glance(key)) is not None:
+                return stored
         turn = self._turns.setdefault(client, anyio.Semaphore(READING_THREADS))
         async with turn:
             for key in keys:
