@@ -4,6 +4,7 @@ All of it is read when the program asks: `fresh_cache()` and its like change the
 their way, and an answer belongs into the directories that held then.
 """
 
+import functools
 import hashlib
 import json
 import os
@@ -15,6 +16,7 @@ from typing import Any
 
 from compilepool.canonical import canonical, device_of
 from compilepool.protocol import messages as m
+from compilepool.protocol.detect import NoToolchain, package_root
 from compilepool.protocol.environment import compile_environment
 
 # The inductor settings that torch itself passes to its compile workers.
@@ -22,6 +24,7 @@ _SETTINGS = ("use_static_triton_launcher",)
 
 
 KEEP_IR_VARIABLE = "COMPILEPOOL_KEEP_IR"
+_PTXAS_VARIABLE = "TRITON_PTXAS_PATH"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,7 @@ def wanted(
     cache_dir, triton_dir, best = _of_torch(source, environ) if _torch_compiles() else (_named(environ), "", "")
     keep_ir = environ.get(KEEP_IR_VARIABLE) == "1"
     changed = _portable(_changed(settings, config))
-    recipe = m.Recipe(name, compile_environment(environ), changed, "" if fresh else best, keep_ir)
+    recipe = m.Recipe(name, _environment(environ), changed, "" if fresh else best, keep_ir)
     return Wanted(name, source, recipe, cache_dir, triton_dir, fresh)
 
 
@@ -104,11 +107,29 @@ def _named(environ: Mapping[str, str]) -> str:
 def _changed(settings: Mapping[str, Any], config: Any) -> dict[str, Any]:
     """Without those that have torch's own default: who has not imported torch wants the same, and can't name them."""
     entries = getattr(config, "_config", {})
-    return {
-        name: value
-        for name, value in settings.items()
-        if name not in entries or getattr(entries[name], "default", None) != value
-    }
+
+    def default(name: str) -> object:
+        alias = getattr(entries.get(name), "alias", None)
+        return default(alias.rsplit(".", 1)[1]) if alias else getattr(entries.get(name), "default", None)
+
+    return {name: value for name, value in settings.items() if name not in entries or default(name) != value}
+
+
+def _environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """What decides the compile; without the ptxas that torch names itself, in whichever process compiles."""
+    environment = compile_environment(environ)
+    named = environment.get(_PTXAS_VARIABLE)
+    if named is not None and os.path.realpath(named) == _torchs_ptxas():
+        del environment[_PTXAS_VARIABLE]
+    return environment
+
+
+@functools.cache
+def _torchs_ptxas() -> str:
+    try:
+        return os.path.realpath(package_root("torch") / "bin" / "ptxas")
+    except NoToolchain:
+        return ""
 
 
 def _portable(settings: Mapping[str, Any]) -> dict[str, m.Setting]:

@@ -7,11 +7,10 @@ scratch directory of its own, and a path must not split a key.
 
 from collections.abc import Mapping
 
-# Triton's and LLVM's knobs (triton/knobs.py and the C++ side's getenv), Inductor's, and what finds CUDA and ROCm.
+# Triton's and LLVM's knobs (triton/knobs.py and the C++ side's getenv), Inductor's, and what finds ROCm. CUDA_HOME is
+# read by the program alone, which sets TRITON_LIBDEVICE_PATH by it (torch/_inductor/runtime/compile_tasks.py).
 _PREFIXES = ("TRITON_", "TORCHINDUCTOR_", "MLIR_", "LLVM_", "AMDGCN_", "NVPTX_")
-_NAMES = frozenset(
-    {"CUDA_HOME", "CUDA_PATH", "DISABLE_LLVM_OPT", "DISABLE_PTXAS_OPT", "PTXAS_OPTIONS", "ROCM_PATH", "USE_IR_LOC"}
-)
+_NAMES = frozenset({"DISABLE_LLVM_OPT", "DISABLE_PTXAS_OPT", "PTXAS_OPTIONS", "ROCM_PATH", "USE_IR_LOC"})
 _PLACES = frozenset({"TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"})
 
 # What loads code into an interpreter: a part of the toolchain, since a forkserver is started with it.

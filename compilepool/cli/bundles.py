@@ -2,6 +2,7 @@
 
 import fnmatch
 import json
+import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from compilepool.cli.sizes import age, size_text
 from compilepool.client import Pool, connect
 from compilepool.emit import emit
 from compilepool.protocol.detect import NoToolchain, detect
+from compilepool.protocol.environment import compile_environment
 from compilepool.protocol.errors import CompilePoolError
 from compilepool.protocol.messages import ObjectInfo
 
@@ -158,9 +160,22 @@ def _read(
 
 def _import(pool: Pool, reader: BundleReader, advance: Callable[[], None]) -> None:
     fingerprint = detect().fingerprint
+    here, others = compile_environment(os.environ), []
     for _, (identity, contents, segments) in reader.results():
         pool.add_object(msgspec.structs.replace(identity, fingerprint=fingerprint), contents, segments)
+        if identity.recipe.environment != here:
+            others.append(identity.recipe.environment)
         advance()
+    if others:
+        click.echo(
+            f"Note: {len(others)} of them are for programs with other variables than here. {_told(here, others[0])}",
+            err=True,
+        )
+
+
+def _told(here: dict[str, str], theirs: dict[str, str]) -> str:
+    differing = sorted(name for name in {*here, *theirs} if here.get(name) != theirs.get(name))
+    return "; ".join(f"{name}: {theirs.get(name, 'unset')}, not {here.get(name, 'unset')}" for name in differing)
 
 
 def _check_targets(manifest: Manifest) -> None:

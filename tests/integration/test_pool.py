@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +78,24 @@ def test_the_files_are_in_this_process_triton_cache(
 def test_asking_again_is_answered_from_the_store(pool: Pool) -> None:
     kernel = pointwise("asked_again")
     assert [origin(pool, kernel.name, kernel.source) for _ in range(2)] == ["compiled", "store"]
+
+
+TORCH_STATE = """
+import sys
+from compilepool.corpus import bundled
+from compilepool.kernel import wanted
+kernel = bundled("llama_train")[0]
+before = wanted(kernel.name, kernel.source).recipe
+import torch._inductor.codecache
+from torch._inductor.runtime.compile_tasks import _set_triton_ptxas_path
+_set_triton_ptxas_path()
+assert wanted(kernel.name, kernel.source).recipe == before
+"""
+
+
+def test_a_program_with_torch_wants_what_one_without_has_had_compiled() -> None:
+    """torch's defaults, and the ptxas that it brings, are nothing that a program chose."""
+    subprocess.run([sys.executable, "-c", TORCH_STATE], check=True, timeout=120)
 
 
 def test_what_decides_the_binary_splits_the_key(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
