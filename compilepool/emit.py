@@ -40,11 +40,15 @@ def emit(contents: Contents, segments: Sequence[bytes], cache: Path) -> dict[str
 
     Raises OSError when they can't be written.
     """
-    emitted: dict[str, bytes] = {}
     for unit, files in _of_units(contents, segments):
         _emit_unit(unit, files, cache)
-        emitted |= {f"{unit.directory}/{name}": raw for name, raw in files.items()}
-    return emitted
+    return files_of(contents, segments)
+
+
+def files_of(contents: Contents, segments: Sequence[bytes]) -> dict[str, bytes]:
+    """An answer's files, by 'directory/name'."""
+    parts = _of_units(contents, segments)
+    return {f"{unit.directory}/{name}": raw for unit, files in parts for name, raw in files.items()}
 
 
 def write_file(path: Path, raw: bytes) -> None:

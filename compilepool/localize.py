@@ -21,7 +21,7 @@ def localize(autotuner: Any, path: str, index: int | None) -> None:
             result.compile_meta["device"] = index
     if autotuner.filename is not None and autotuner.filename != path:
         _rename(autotuner, path)
-    _choose_best(autotuner)
+    choose_best(autotuner)
 
 
 def _rename(autotuner: Any, path: str) -> None:
@@ -32,7 +32,7 @@ def _rename(autotuner: Any, path: str) -> None:
         autotuner.save_cache_hook = own and own.save
 
 
-def _choose_best(autotuner: Any) -> None:
+def choose_best(autotuner: Any) -> None:
     """Keep only what the autotune cache names, if it names one of several results."""
     cache = _autotune_cache(autotuner)
     if cache is None or len(autotuner.compile_results) < 2:

@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from compilepool.bundle.toolchain import detect_portable
 from compilepool.cli.cache import match_option
 from compilepool.cli.common import json_option, running_pool, socket_option
 from compilepool.cli.progress import progress
-from compilepool.cli.sizes import age, size_text
+from compilepool.cli.sizes import age, count_text, size_text
 from compilepool.client import Pool, connect
 from compilepool.emit import emit
 from compilepool.protocol.detect import NoToolchain, detect
@@ -47,7 +47,11 @@ def bundle() -> None:
     help="Only what a program asked for that ran with COMPILEPOOL_REQUEST_LOG=FILE.",
 )
 @click.option("--since", callback=age, help="Only what was made or asked for in the last e.g. 12h.")
-@click.option("--winners-only", is_flag=True, help="Only kernels whose one config is known: the others are left out.")
+@click.option(
+    "--winners-only",
+    is_flag=True,
+    help="Of each kernel only the config that the autotune cache here names; what was not tuned is left out.",
+)
 @socket_option
 @json_option
 def export_command(
@@ -62,12 +66,13 @@ def export_command(
     """Write what the daemon's store has of yours, and this Python's toolchain compiled, to OUT (.cpb)."""
     with _bundle_errors(), running_pool(socket) as pool:
         digests = request_log.read(log) if log else None
-        chosen = [info for info in pool.objects() if _is_wanted(info, pattern, since, winners_only=winners_only)]
+        chosen = [info for info in pool.objects() if _is_wanted(info, pattern, since)]
         if not chosen:
             raise click.ClickException("the store has nothing that matches (`compilepool cache list`)")
         toolchain = detect_portable()
         with progress(len(chosen), show=not as_json, title="exporting") as advance:
-            manifest = write_bundle(out.absolute(), toolchain, _read(pool, chosen, digests, advance))
+            results = _read(pool, chosen, digests, advance)
+            manifest = write_bundle(out.absolute(), toolchain, _winners(results) if winners_only else results)
     _tell_manifest(manifest, f"exported to {out}", as_json=as_json)
 
 
@@ -118,7 +123,8 @@ def inspect(file: Path, as_json: bool) -> None:
         click.echo(f"{name + ':':<10}{value}")
     _tell_manifest(manifest, str(file), as_json=False)
     for item in manifest.objects:
-        click.echo(f"{item.sha256[:12]} {item.kernel} {item.target}: {len(item.units)} configs, {size_text(item.size)}")
+        about = f"{count_text(len(item.units), 'config')}, {size_text(item.size)}"
+        click.echo(f"{item.sha256[:12]} {item.kernel} {item.target}: {about}")
 
 
 @bundle.command()
@@ -139,12 +145,11 @@ def _bundle_errors() -> Iterator[None]:
         raise click.ClickException(str(exc)) from exc
 
 
-def _is_wanted(info: ObjectInfo, pattern: str, since: float | None, *, winners_only: bool) -> bool:
+def _is_wanted(info: ObjectInfo, pattern: str, since: float | None) -> bool:
     return (
         info.fingerprint == detect().fingerprint
         and fnmatch.fnmatchcase(info.kernel, pattern)
         and (since is None or info.used >= time.time() - since)
-        and (not winners_only or info.units == 1)
     )
 
 
@@ -156,6 +161,14 @@ def _read(
         advance()
         if digests is None or found.identity.source in digests:
             yield found.identity, found.contents, segments
+
+
+def _winners(results: Iterable[Result]) -> Iterator[Result]:
+    from compilepool.bundle.winners import keep_winner
+
+    for identity, contents, segments in results:
+        if won := keep_winner(contents, segments):
+            yield identity, *won
 
 
 def _import(pool: Pool, reader: BundleReader, advance: Callable[[], None]) -> None:
@@ -205,4 +218,5 @@ def _tell_manifest(manifest: Manifest, what: str, *, as_json: bool) -> None:
         click.echo(json.dumps(told))
     else:
         targets = ", ".join(manifest.targets) or "no target"
-        click.echo(f"{what}: {len(objects)} kernels, {units} configs, {size_text(size)}, for {targets}")
+        counts = f"{count_text(len(objects), 'kernel')}, {count_text(units, 'config')}"
+        click.echo(f"{what}: {counts}, {size_text(size)}, for {targets}")

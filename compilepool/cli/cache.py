@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from compilepool.cli.common import json_option, running_pool, socket_option
-from compilepool.cli.sizes import age, age_text, size_text
+from compilepool.cli.sizes import age, age_text, count_text, size_text
 from compilepool.client import Pool
 from compilepool.protocol.messages import ObjectInfo, StatusReport
 
@@ -137,7 +137,7 @@ def _tell(what: str, objects: int, size: int, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({what: objects, "bytes": size}))
     else:
-        click.echo(f"{what} {objects} objects, {size_text(size)}")
+        click.echo(f"{what} {count_text(objects, 'object')}, {size_text(size)}")
 
 
 def _bytes_by(objects: list[ObjectInfo], name: Callable[[ObjectInfo], str]) -> dict[str, int]:
@@ -208,6 +208,6 @@ def _parts(title: str, objects: list[ObjectInfo], name: Callable[[ObjectInfo], s
 def _line(info: ObjectInfo) -> str:
     pinned = ", pinned" if info.pinned else ""
     return (
-        f"{info.key[:12]} {info.kernel} {info.target}: {info.units} configs, {size_text(info.size)}, "
-        f"{info.hits} hits, used {age_text(info.used)}{pinned}"
+        f"{info.key[:12]} {info.kernel} {info.target}: {count_text(info.units, 'config')}, {size_text(info.size)}, "
+        f"{count_text(info.hits, 'hit')}, used {age_text(info.used)}{pinned}"
     )

@@ -39,6 +39,11 @@ def size_text(count: float) -> str:
     return f"{count:.1f} TiB"
 
 
+def count_text(count: int, what: str) -> str:
+    """1 kernel, 2 kernels."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
 def age_text(moment: float) -> str:
     """How long ago a moment was, in one unit."""
     seconds = max(0.0, time.time() - moment)

@@ -23,6 +23,7 @@ from compilepool.corpus import bundled
 from compilepool.protocol.contents import checksum
 from compilepool.protocol.messages import Contents, Cost, Identity, Recipe, Unit
 from tests.conftest import Daemon
+from tests.sources import pointwise
 
 KERNELS = bundled("llama_train")[:3]
 TOOLCHAIN = PortableToolchain("CPython cpython-311", "linux-x86_64", "3.7.1 (00)", "2.13.0 (11)")
@@ -116,12 +117,34 @@ def test_a_request_log_chooses(exported: Path, daemon: Daemon, tmp_path: Path, m
     with daemon.pool() as pool:
         pool.warm(KERNELS[1].name, KERNELS[1].source).result(timeout=60)
     done = run("bundle", "export", tmp_path / "one.cpb", "--request-log", log, "--socket", daemon.socket)
-    assert "1 kernels" in done.output
+    assert "1 kernel," in done.output
     (tmp_path / "bad.jsonl").write_text("no JSON\n")
     bad = run(
         "bundle", "export", tmp_path / "x.cpb", "--request-log", tmp_path / "bad.jsonl", "--socket", daemon.socket
     )
     assert "line 1 of" in bad.output
+
+
+def test_winners_only_leaves_what_was_tuned_with_one_config(
+    daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuned, untuned = pointwise("was_tuned"), pointwise("was_not_tuned")
+    with daemon.pool() as pool:
+        pool.warm(untuned.name, untuned.source).result(timeout=120)
+        autotuner = pool.compile_source(tuned.name, tuned.source).result(timeout=120)
+        best = autotuner.compile_results[1].config
+        autotuner.save_cache_hook(best, 1)
+        done = run("bundle", "export", tmp_path / "won.cpb", "--winners-only", "--socket", daemon.socket)
+        assert "1 kernel, 1 config," in done.output, done.output
+        pool.manage_objects("remove", [info.key for info in pool.objects()])
+        assert run("bundle", "import", tmp_path / "won.cpb", "--socket", daemon.socket).exit_code == 0
+        # Another host: nothing has been tuned there.
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "other"))
+        monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+        jobs = pool.status().counters["jobs_compiled"]
+        (result,) = pool.compile_source(tuned.name, tuned.source).result(timeout=120).compile_results
+        assert str(result.config) == str(best)
+        assert pool.status().counters["jobs_compiled"] == jobs
 
 
 # ---- what can't be trusted
