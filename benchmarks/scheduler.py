@@ -22,8 +22,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 
-from compilepool.daemon import actions as act
-from compilepool.daemon import events as ev
+from compilepool.daemon import actions as act, events as ev
 from compilepool.daemon.scheduler import Scheduler
 
 GROUP = 1000

@@ -4,27 +4,23 @@ Every peer's message becomes a scheduler event, every action of the scheduler a 
 decided here, and nothing that a client or forkserver sent is looked into beyond its header.
 """
 
-import os
-import resource
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
 import anyio
 import anyio.abc
 
-from compilepool.daemon import actions as act
-from compilepool.daemon import events as ev
+from compilepool.daemon import actions as act, events as ev
 from compilepool.daemon.administration import Order, administer
 from compilepool.daemon.config import Config
 from compilepool.daemon.estimate import Estimator
 from compilepool.daemon.identity import digest_of, identities_of, key_of
 from compilepool.daemon.jobs import SchedulerError
-from compilepool.daemon.log import event as log_event
-from compilepool.daemon.log import events_after
+from compilepool.daemon.log import event as log_event, events_after
 from compilepool.daemon.objects import Stored
 from compilepool.daemon.payload import NAME_CHARACTERS, Payload
 from compilepool.daemon.pressure import Memory, read_memory
+from compilepool.daemon.report import report
 from compilepool.daemon.scheduler import Scheduler
 from compilepool.daemon.shelf import Shelf
 from compilepool.daemon.store import Store
@@ -380,34 +376,14 @@ class Engine:
     # ---- status
 
     def _report(self) -> m.StatusReport:
-        peers, store = self._peers.values(), self._shelf.store
-        return m.StatusReport(
+        return report(
+            self.config,
+            self.scheduler,
+            self._shelf,
+            self._memory,
+            self._peers.values(),
             version=self._version,
             instance=self.instance,
-            pid=os.getpid(),
             uptime=anyio.current_time() - self._started,
-            socket=str(self.config.socket),
-            store=str(self.config.store),
-            store_bytes=store.total[1],
-            store_objects=store.total[0],
-            store_limit=store.bounds.size,
-            store_trouble=store.trouble,
-            draining=self.scheduler.draining,
-            slots=self.config.slots,
-            running=self.scheduler.running,
-            queued=self.scheduler.queued,
-            waiting_for_forkserver=self.scheduler.waiting,
-            held_back=f"the host is short of memory: {self._memory}" if self.scheduler.held_back else "",
-            memory_available=self._memory.available,
-            clients=sum(peer.role == "client" for peer in peers),
-            forkservers=[
-                f"pid {p.pid}, toolchain {p.domain.fingerprint[:12]}" for p in peers if p.role == "forkserver"
-            ],
-            counters=dict(self.scheduler.counters) | self._shelf.counters,
             cpu_seconds=self._cpu_seconds,
-            rss=_rss(),
         )
-
-
-def _rss() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()

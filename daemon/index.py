@@ -10,6 +10,8 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
+from compilepool.protocol.messages import Contents, Identity
+
 _COLUMNS = "key, uid, size, created, used, hits, pinned, kernel, target, fingerprint, units"
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS objects (
@@ -143,6 +145,23 @@ class Index:
                 self._db.executemany(statement, rows)
         except sqlite3.Error as exc:
             raise _trouble(exc) from exc
+
+
+def entry_of(key: str, size: int, created: float, uid: int, identity: Identity, contents: Contents) -> Entry:
+    """An object that was just made."""
+    return Entry(
+        key=key,
+        uid=uid,
+        size=size,
+        created=created,
+        used=created,
+        hits=0,
+        pinned=False,
+        kernel=identity.recipe.name,
+        target=contents.target,
+        fingerprint=identity.fingerprint,
+        units=len(contents.units),
+    )
 
 
 def _trouble(error: sqlite3.Error) -> Exception:

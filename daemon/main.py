@@ -12,8 +12,7 @@ import anyio
 from compilepool.daemon.config import Config
 from compilepool.daemon.engine import Engine
 from compilepool.daemon.listener import Listener, listening
-from compilepool.daemon.log import event as log_event
-from compilepool.daemon.log import to_stderr
+from compilepool.daemon.log import event as log_event, to_stderr
 from compilepool.daemon.memory import return_freed_memory
 from compilepool.daemon.server import Server
 from compilepool.daemon.store import Store

@@ -39,8 +39,7 @@ Every decision costs O(log n) in what is open, and O(m) in the m jobs or request
 from collections import Counter
 from typing import assert_never
 
-from compilepool.daemon import actions as act
-from compilepool.daemon import events as ev
+from compilepool.daemon import actions as act, events as ev
 from compilepool.daemon.blame import Blame
 from compilepool.daemon.events import Domain, RequestId
 from compilepool.daemon.forkservers import Forkservers

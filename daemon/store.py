@@ -18,7 +18,6 @@ read-only, out of descriptors) costs its user nothing but the reuse: compiles go
 
 import contextlib
 import errno
-import fcntl
 import itertools
 import json
 import logging
@@ -31,7 +30,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from compilepool.daemon.index import DamagedIndex, Entry, Index
+from compilepool.daemon.disk import boot_id, free, lock, network_filesystem, read_cached
+from compilepool.daemon.index import DamagedIndex, Entry, Index, entry_of
 from compilepool.daemon.objects import Sealed, Stored, parse, publish, read_header, render
 from compilepool.protocol.contents import DamagedContents
 from compilepool.protocol.messages import Identity
@@ -42,15 +42,7 @@ T = TypeVar("T")
 # What is evicted at once, beyond what is needed: a share of the bound.
 _SLACK = 0.02
 _BATCH = 200
-# Read at once if it is in memory, and at most so large: it is hashed meanwhile, at a gigabyte a second.
-_GLANCE_BYTES = 1 << 20
-_POLL_SECONDS = 0.05
 _SUFFIX = ".cpo"
-_NETWORK = ("nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "glusterfs", "9p", "afs", "beegfs", "fuse.sshfs", "gpfs")
-
-
-class StoreInUse(Exception):
-    """Another daemon uses this store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,17 +99,17 @@ class Store:
         """
         try:
             (self.root / "objects").mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = _lock(self.root / "lock", patience)
+            self._lock = lock(self.root / "lock", patience)
             shutil.rmtree(self.root / "new", ignore_errors=True)
             (self.root / "new").mkdir(mode=0o700)
             self._since = self._unclean_since()
-            session = {"boot": _boot_id(), "since": self._since or self._clock()}
+            session = {"boot": boot_id(), "since": self._since or self._clock()}
             (self.root / "session").write_text(json.dumps(session))
         except OSError as exc:
             self._failed("use", self.root.name, exc)
             self.close()
             return
-        if (kind := _filesystem(self.root)) in _NETWORK:
+        if kind := network_filesystem(self.root):
             log.warning("the store %s is on %s, a network filesystem: use a local disk (--store)", self.root, kind)
 
     def close(self) -> None:
@@ -157,7 +149,7 @@ class Store:
 
     def glance(self, key: str) -> Stored | None:
         """The same, if memory has it: never waits for the disk, or for who changes the store."""
-        raw = _read_cached(self._path(key)) if self._lock is not None else None
+        raw = read_cached(self._path(key)) if self._lock is not None else None
         if raw is None:
             return None
         try:
@@ -190,7 +182,7 @@ class Store:
             try:
                 self._make_room(uid, len(raw))
                 publish(raw, self._path(key), self.root / "new" / str(next(self._names)))
-                entry = _entry(key, len(raw), now, uid, identity, stored)
+                entry = entry_of(key, len(raw), now, uid, identity, stored.contents)
                 self._with_index(lambda index: self._add(index, [entry]))
             except OSError as exc:
                 self._failed("write", key, exc)
@@ -273,7 +265,7 @@ class Store:
         count, total = self.total
         if total + size > bounds.size or count + 1 > bounds.objects:
             self._evict(total + size - _slackened(bounds.size), count + 1 - _slackened(bounds.objects), None)
-        while _free(self.root) - size < bounds.free:
+        while free(self.root) - size < bounds.free:
             self._evict(size, 0, None)
 
     def _evict(self, size: int, count: int, uid: int | None) -> None:
@@ -347,7 +339,7 @@ class Store:
             self.damaged += 1
             path.unlink(missing_ok=True)
             return None
-        return _entry(key, size, sealed.created, sealed.uid, sealed.identity, Stored(sealed.contents, ()))
+        return entry_of(key, size, sealed.created, sealed.uid, sealed.identity, sealed.contents)
 
     def _add(self, index: Index, entries: list[Entry]) -> None:
         for entry in entries:
@@ -382,7 +374,7 @@ class Store:
         """Since when objects may be damaged: a daemon that did not close made them before this boot of the host."""
         try:
             session = json.loads((self.root / "session").read_text())
-            return float(session["since"]) if session["boot"] != _boot_id() else None
+            return float(session["since"]) if session["boot"] != boot_id() else None
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError):
@@ -390,77 +382,5 @@ class Store:
             return 0.0
 
 
-def _entry(key: str, size: int, created: float, uid: int, identity: Identity, stored: Stored) -> Entry:
-    contents, recipe = stored.contents, identity.recipe
-    return Entry(
-        key=key,
-        uid=uid,
-        size=size,
-        created=created,
-        used=created,
-        hits=0,
-        pinned=False,
-        kernel=recipe.name,
-        target=contents.target,
-        fingerprint=identity.fingerprint,
-        units=len(contents.units),
-    )
-
-
 def _slackened(bound: int) -> int:
     return bound - int(bound * _SLACK)
-
-
-def _lock(path: Path, patience: float) -> int:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    deadline = time.monotonic() + patience
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as exc:
-            if time.monotonic() >= deadline:
-                os.close(descriptor)
-                raise StoreInUse(
-                    f"another daemon uses the store {path.parent}: stop it, or give this one its own (--store)"
-                ) from exc
-            time.sleep(_POLL_SECONDS)
-        else:
-            return descriptor
-
-
-def _boot_id() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-
-
-def _read_cached(path: Path) -> bytes | None:
-    """A file's bytes, if all of them are in the page cache."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        buffer = bytearray(min(os.fstat(descriptor).st_size, _GLANCE_BYTES + 1))
-        whole = os.preadv(descriptor, [buffer], 0, os.RWF_NOWAIT) == len(buffer) <= _GLANCE_BYTES
-    except OSError:
-        # It would have to wait (EAGAIN), or the filesystem can't say (EOPNOTSUPP).
-        return None
-    finally:
-        os.close(descriptor)
-    return bytes(buffer) if whole else None
-
-
-def _free(directory: Path) -> int:
-    status = os.statvfs(directory)
-    return status.f_bavail * status.f_frsize
-
-
-def _filesystem(directory: Path) -> str:
-    """The type of the filesystem that a directory is on, as the kernel calls it."""
-    found, longest = "", -1
-    place = str(directory.resolve())
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        fields, _, rest = line.partition(" - ")
-        mount = fields.split(" ")[4]
-        if len(mount) > longest and Path(place).is_relative_to(mount):
-            found, longest = rest.split(" ")[0], len(mount)
-    return found

@@ -10,14 +10,26 @@ from typing import Literal
 import msgspec
 
 from compilepool.protocol.errors import Failure
+from compilepool.protocol.terms import (
+    Call as Call,
+    Contents as Contents,
+    Cost as Cost,
+    Dropped as Dropped,
+    Event as Event,
+    Identity as Identity,
+    Limits as Limits,
+    ObjectInfo as ObjectInfo,
+    Origin as Origin,
+    Priority as Priority,
+    Recipe as Recipe,
+    Setting as Setting,
+    StatusReport as StatusReport,
+    Unit as Unit,
+)
 from compilepool.protocol.toolchain import Toolchain
 
 PROTOCOL_MIN = 1
 PROTOCOL_MAX = 1
-
-Priority = Literal["foreground", "background"]
-Origin = Literal["compiled", "joined", "store"]
-Setting = bool | int | float | str | None
 
 
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type"):
@@ -47,104 +59,6 @@ class Hello(Greeting, frozen=True, tag="hello"):
     protocol: int
     role: Literal["client", "forkserver"]
     toolchain: Toolchain | None = None
-
-
-# ---- what is compiled
-
-
-class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="kernel"):
-    """Everything but the source that decides what a kernel compiles to.
-
-    name: the kernel's name in the source
-    environment: the compile's variables, complete: one that is not here is unset in the worker
-    settings: torch._inductor.config values that the client changed
-    keep_ir: whether what the compiler made on the way (ttir, ttgir, llir, ptx, amdgcn) is kept beside the binary
-    best_config: what the client's autotune cache holds for the kernel (JSON with sorted keys), or '': only that config
-        is compiled, unless a result with all configs is there
-    """
-
-    name: str
-    environment: dict[str, str]
-    settings: dict[str, Setting]
-    best_config: str = ""
-    keep_ir: bool = False
-
-
-class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a stored result is about: with its owner's uid, all that decides its key.
-
-    source: SHA-256 of the kernel's source, in hexadecimal
-    fingerprint: of the toolchain that compiled it
-    """
-
-    recipe: Recipe
-    source: str
-    fingerprint: str
-
-
-class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="call"):
-    """A pickled callable without arguments, to be called in a worker; its result is pickled too.
-
-    name: what it is, for messages and logs
-    environment: as a recipe's
-    """
-
-    name: str
-    environment: dict[str, str]
-
-
-class Unit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One config of one kernel, compiled: Triton's own hash of it and its files.
-
-    config: the config as a person reads it, e.g. 'XBLOCK=1024, num_warps=4, num_stages=1'
-    directory: name of its directory in a Triton cache
-    files: names in that directory, in the order of their segments
-    registers: of one thread, as the device binary says; None where it does not
-    spills: 32-bit words of one thread that are kept in memory for want of registers; None where it is not said
-    """
-
-    config: str
-    triton_hash: str
-    directory: str
-    files: list[str]
-    registers: int | None = None
-    spills: int | None = None
-
-
-class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The most that a job's workers may take: seconds from its beginning; bytes of one worker with its children."""
-
-    seconds: float
-    memory: int
-
-
-class Dropped(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A config that the compiler turned down (out of resources, ptxas), as CachingAutotuner drops it."""
-
-    config: str
-    reason: str
-
-
-class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a job took: seconds from fork to answer, CPU seconds of the worker and its children, peak bytes."""
-
-    wall: float
-    cpu: float
-    peak_rss: int
-
-
-class Contents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a job yields. Segments: the pickled autotuner (or a call's pickled result), then each unit's files.
-
-    checksums: SHA-256 of each segment, in hexadecimal
-    target: backend and architecture, e.g. 'cuda:90' ('': a call's)
-    """
-
-    units: list[Unit]
-    dropped: list[Dropped]
-    checksums: list[str]
-    cost: Cost
-    target: str = ""
 
 
 # ---- client to daemon
@@ -287,35 +201,11 @@ class StartForkserver(Message, frozen=True, tag="start-forkserver"):
     """No forkserver is attached for this client's uid and toolchain: please start one."""
 
 
-class Event(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One line of the daemon's log: numbered from 1; time in seconds since 1970."""
-
-    number: int
-    time: float
-    name: str
-    fields: dict[str, str]
-
-
 class Events(Message, frozen=True, tag="events"):
     """The answer to a `GetEvents`, of those that are still kept, oldest first; none: there are no more."""
 
     id: int
     events: list[Event]
-
-
-class ObjectInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One object of the store: bytes, seconds since 1970, and how often it was an answer."""
-
-    key: str
-    kernel: str
-    target: str
-    fingerprint: str
-    units: int
-    size: int
-    created: float
-    used: float
-    hits: int
-    pinned: bool
 
 
 class Objects(Message, frozen=True, tag="objects"):
@@ -346,38 +236,6 @@ class Managed(Message, frozen=True, tag="managed"):
 
 class Draining(Message, frozen=True, tag="draining"):
     """The daemon is stopping: it answers what it has, and takes nothing new on this connection; ask its successor."""
-
-
-class StatusReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the daemon says of itself; seconds and bytes throughout.
-
-    held_back: why queued jobs wait although slots are free; '' when none does
-    store_bytes, store_objects: what is kept, for all users; store_limit: at most so many bytes
-    store_trouble: why nothing is kept; '' when all is well
-    """
-
-    version: str
-    instance: str
-    pid: int
-    uptime: float
-    socket: str
-    store: str
-    store_bytes: int
-    store_objects: int
-    store_limit: int
-    store_trouble: str
-    draining: bool
-    slots: int
-    running: int
-    queued: int
-    waiting_for_forkserver: int
-    held_back: str
-    memory_available: int
-    clients: int
-    forkservers: list[str]
-    counters: dict[str, int]
-    cpu_seconds: float
-    rss: int
 
 
 class Status(Message, frozen=True, tag="status"):

@@ -11,8 +11,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import InvalidStateError
-from concurrent.futures import wait as wait_for
+from concurrent.futures import InvalidStateError, wait as wait_for
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path

@@ -89,8 +89,9 @@ def serve(
     from compilepool.daemon import main as daemon
     from compilepool.daemon.config import read_config
     from compilepool.daemon.detach import DidNotStart, run_detached
+    from compilepool.daemon.disk import StoreInUse
     from compilepool.daemon.listener import AlreadyRunning, BadSocketPath
-    from compilepool.daemon.store import Bounds, StoreInUse
+    from compilepool.daemon.store import Bounds
 
     config = read_config(
         os.environ,

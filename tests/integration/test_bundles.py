@@ -12,8 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from click.testing import CliRunner, Result
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from benchmarks.counting import COUNT_VARIABLE, MANAGER, counted
 from compilepool.bundle.format import BadBundle, BundleReader, write_bundle

@@ -3,8 +3,7 @@
 import itertools
 
 import msgspec
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from compilepool.protocol import messages as m
 from compilepool.protocol.connection import Connection, End

@@ -1,12 +1,9 @@
 """Any order of events: every request is answered exactly once, no slot leaks, nothing waits for nothing."""
 
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from compilepool.daemon import actions as act
-from compilepool.daemon import events as ev
-from compilepool.daemon import scheduler as s
+from compilepool.daemon import actions as act, events as ev, scheduler as s
 from compilepool.protocol.errors import Failure, FailureKind
 
 CLIENTS = st.integers(1, 4)

@@ -6,12 +6,12 @@ import threading
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
+from compilepool.daemon.disk import StoreInUse
 from compilepool.daemon.index import Index
 from compilepool.daemon.objects import Stored, parse, render
-from compilepool.daemon.store import Bounds, Store, StoreInUse
+from compilepool.daemon.store import Bounds, Store
 from compilepool.protocol.contents import DamagedContents, checksum
 from compilepool.protocol.messages import Contents, Cost, Identity, Recipe, Unit
 

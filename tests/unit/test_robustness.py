@@ -2,9 +2,7 @@
 
 import pytest
 
-from compilepool.daemon import actions as act
-from compilepool.daemon import events as ev
-from compilepool.daemon import requests
+from compilepool.daemon import actions as act, events as ev, requests
 from compilepool.daemon.blame import COOLING_SECONDS
 from compilepool.daemon.domains import START_SECONDS
 from compilepool.daemon.supervision import OBEY_SECONDS, PING_SECONDS

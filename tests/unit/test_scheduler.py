@@ -2,10 +2,7 @@
 
 import pytest
 
-from compilepool.daemon import actions as act
-from compilepool.daemon import domains
-from compilepool.daemon import events as ev
-from compilepool.daemon import scheduler as s
+from compilepool.daemon import actions as act, domains, events as ev, scheduler as s
 from compilepool.daemon.jobs import SchedulerError
 from compilepool.protocol.errors import Failure
 
