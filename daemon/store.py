@@ -43,6 +43,8 @@ T = TypeVar("T")
 _SLACK = 0.02
 _BATCH = 200
 _SUFFIX = ".cpo"
+# What a change of the index may take on a full disk: some pages, and its log.
+_INDEX_BYTES = 128 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,14 +183,26 @@ class Store:
                 return False
             try:
                 self._make_room(uid, len(raw))
-                publish(raw, self._path(key), self.root / "new" / str(next(self._names)))
-                entry = entry_of(key, len(raw), now, uid, identity, stored.contents)
-                self._with_index(lambda index: self._add(index, [entry]))
+                self._publish(key, raw, entry_of(key, len(raw), now, uid, identity, stored.contents))
             except OSError as exc:
                 self._failed("write", key, exc)
                 return False
             self.trouble = ""
             return True
+
+    def _publish(self, key: str, raw: bytes, entry: Entry) -> None:
+        """Write the object and its line in the index; where the disk is full, what is old makes room for both."""
+        for last in (False, True):
+            try:
+                publish(raw, self._path(key), self.root / "new" / str(next(self._names)))
+                self._with_index(lambda index: self._add(index, [entry]))
+            except OSError as exc:
+                self._path(key).unlink(missing_ok=True)
+                if last or exc.errno != errno.ENOSPC:
+                    raise
+                self._evict(2 * len(raw) + _INDEX_BYTES, 0, None)
+            else:
+                return
 
     # ---- administration
 

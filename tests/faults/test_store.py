@@ -73,10 +73,10 @@ def test_a_kill_at_any_step_leaves_only_whole_objects(tmp_path: Path, what: str)
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A filesystem of one megabyte."""
+    """A filesystem of 16 MiB; the index and its log take up to five."""
     place = tmp_path / "small"
     place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(place)], check=False)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "none", str(place)], check=False)
     if mounted.returncode != 0:
         pytest.skip("needs the right to mount a filesystem")
     yield place
@@ -93,9 +93,9 @@ def fill(disk: Path, name: str) -> None:
 def test_on_a_full_disk_what_is_old_makes_room(small_disk: Path) -> None:
     store = opened(small_disk / "store")
     for number in range(60):
-        assert store.put(key(number), 1000, IDENTITY, stored(number, 50_000)), store.trouble
+        assert store.put(key(number), 1000, IDENTITY, stored(number, 1_000_000)), store.trouble
     assert store.evicted > 30
-    assert store.get(key(59)) == stored(59, 50_000)
+    assert store.get(key(59)) == stored(59, 1_000_000)
     assert (store.damaged, store.trouble) == (0, "")
     store.close()
 
