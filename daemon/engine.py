@@ -280,7 +280,7 @@ class Engine:
                 log_event("asked-for-forkserver", peer=client)
                 self._post(client, m.StartForkserver())
             case act.Adopt(forkserver):
-                self._post(forkserver, m.Adopt(self._given_up.pop(self._peers[forkserver].domain, [])))
+                self._adopt(forkserver)
             case act.Ping(forkserver):
                 self._post(forkserver, m.Ping())
             case act.Retire(forkserver, reason):
@@ -291,11 +291,17 @@ class Engine:
             case _:
                 assert_never(action)
 
+    def _adopt(self, forkserver: int) -> None:
+        peer = self._peers[forkserver]
+        peer.adopted = True
+        peer.post(m.Adopt(self._given_up.pop(peer.domain, [])))
+
     def _retire(self, forkserver: int, reason: str) -> None:
         self._disown(forkserver)
         if peer := self._peers.get(forkserver):
             log_event("retired", peer=forkserver, pid=peer.pid, reason=reason)
-            self._given_up.setdefault(peer.domain, []).append(peer.pid)
+            if peer.adopted:
+                self._given_up.setdefault(peer.domain, []).append(peer.pid)
             peer.post(m.Retire(reason))
             peer.finish()
 

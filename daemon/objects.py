@@ -70,7 +70,7 @@ def render(key: str, uid: int, identity: Identity, stored: Stored, created: floa
 
 
 def parse(raw: bytes) -> tuple[Sealed, Stored]:
-    """An object from its bytes; raises DamagedContents if any of them is not what was written."""
+    """An object from its bytes; raises DamagedContents if it would not be what was written."""
     sealed, start = _parse_header(raw)
     if start + sum(sealed.sizes) != len(raw):
         raise DamagedContents(f"it has {len(raw)} bytes, and {start + sum(sealed.sizes)} were written")
@@ -114,9 +114,12 @@ def _parse_header(raw: bytes) -> tuple[Sealed, int]:
 def _unpack(segment: bytes) -> bytes:
     unpacker = zlib.decompressobj()
     try:
-        return unpacker.decompress(segment, _SEGMENT_BYTES)
+        unpacked = unpacker.decompress(segment, _SEGMENT_BYTES)
     except zlib.error as exc:
         raise DamagedContents(f"a compressed segment is damaged: {exc}") from exc
+    if not unpacker.eof or unpacker.unused_data:
+        raise DamagedContents("a compressed segment does not end where it should")
+    return unpacked
 
 
 def publish(raw: bytes, path: Path, temporary: Path) -> None:

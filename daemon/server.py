@@ -47,6 +47,8 @@ class Peer:
         self.uid = uid
         # Requests whose results are wanted without files, where the store has them.
         self.lean: set[int] = set()
+        # A forkserver that was told to import: it may have workers.
+        self.adopted = False
         self.role: Literal["unknown", "client", "forkserver"] = "unknown"
         self.domain = Domain(uid, "")
         self.connection = Connection(End.DAEMON)

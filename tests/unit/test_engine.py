@@ -44,6 +44,7 @@ class NotedPeer:
         self.number, self.role, self.pid, self.domain = number, role, 1, DOMAIN
         self.posted: list[m.AnyMessage] = []
         self.lean: set[int] = set()
+        self.adopted = False
         self._came = anyio.Event()
 
     def post(self, message: m.AnyMessage, segments: tuple[bytes, ...] = ()) -> None:

@@ -1,5 +1,6 @@
 """What the store keeps, what it lets go, and what it makes of damage; on a real disk, with a clock of the test's."""
 
+import contextlib
 import json
 import os
 import threading
@@ -232,9 +233,10 @@ def test_every_damage_to_an_object_is_seen(data: st.DataObject) -> None:
     cut = data.draw(st.integers(0, len(whole)))
     flip = data.draw(st.integers(0, len(whole) - 1))
     bit = data.draw(st.integers(0, 7))
-    for raw in (
-        whole[:cut] if cut < len(whole) else whole + b"x",
-        whole[:flip] + bytes([whole[flip] ^ 1 << bit]) + whole[flip + 1 :],
-    ):
-        with pytest.raises(DamagedContents):
-            parse(raw)
+    with pytest.raises(DamagedContents):
+        parse(whole[:cut] if cut < len(whole) else whole + b"x")
+    # Some bits of a compressed segment are padding: they may differ, what is in it may not.
+    with contextlib.suppress(DamagedContents):
+        flipped = parse(whole[:flip] + bytes([whole[flip] ^ 1 << bit]) + whole[flip + 1 :])
+        assert flipped[1] == stored(1, 64, IR)
+        assert IR[1].endswith(".ttir") and flip >= whole.index(b"x\x01")
