@@ -1,8 +1,11 @@
 """What a user may do with what the store has of theirs: list it, read it, add to it, pin, remove and verify."""
 
+import re
+
 from compilepool.daemon.identity import key_of
 from compilepool.daemon.index import Entry
 from compilepool.daemon.objects import Stored
+from compilepool.daemon.payload import NAME_CHARACTERS
 from compilepool.daemon.store import Store
 from compilepool.protocol import messages as m
 from compilepool.protocol.contents import DamagedContents, verify
@@ -10,6 +13,7 @@ from compilepool.protocol.errors import Failure
 
 # Each takes some 300 bytes of the answer's header.
 PAGE = 500
+_KEY = re.compile(r"[0-9a-f]{64}")
 
 Order = m.ListObjects | m.ReadObject | m.AddObject | m.ManageObjects
 Answer = tuple[m.AnyMessage] | tuple[m.AnyMessage, tuple[bytes, ...]]
@@ -28,9 +32,10 @@ def _administer(store: Store, uid: int, order: Order, segments: tuple[bytes, ...
         case m.ListObjects(request, after):
             return (m.Objects(request, [_info(entry) for entry in store.entries(uid, after, PAGE)]),)
         case m.ReadObject(request, key):
-            found = store.read(key, uid)
+            # A key becomes a file's name: nothing else may.
+            found = store.read(key, uid) if _KEY.fullmatch(key) else None
             if found is None:
-                return _refused(request, f"the store has no object {key} of yours")
+                return _refused(request, f"the store has no object {key[:100]!r} of yours")
             sealed, stored = found
             return m.Object(request, sealed.identity, stored.contents), stored.segments
         case m.AddObject(request, identity, contents):
@@ -45,6 +50,8 @@ def _add(store: Store, uid: int, request: int, identity: m.Identity, stored: Sto
         verify(stored.contents, stored.segments)
     except DamagedContents as exc:
         return _refused(request, f"what is to be added is damaged: {exc}")
+    if max(len(identity.recipe.name), len(stored.contents.target)) > NAME_CHARACTERS:
+        return _refused(request, f"its names have more than {NAME_CHARACTERS} characters")
     # Whatever it is called elsewhere: the key is the daemon's own.
     if not store.put(key_of(uid, identity), uid, identity, stored):
         return _refused(request, f"the store keeps nothing: {store.trouble or 'it is closed'}")

@@ -206,3 +206,15 @@ def test_what_the_daemon_would_not_take_is_refused_here_and_harms_nobody(shared_
         with pytest.raises(Refused, match="its name has 5000 characters; at most 1000"):
             pool.compile_source("n" * 5000, "x = 1").result(timeout=60)
         assert isinstance(pool.warm(kernel.name, kernel.source).result(timeout=60), m.Compiled)
+
+
+@pytest.mark.parametrize("key", ["../../outside", "x\0y", "", "a" * 100_000, "AB" * 32])
+def test_a_key_is_never_a_path(daemon: Daemon, key: str) -> None:
+    """What is no object is removed: nothing outside the store may be taken for one."""
+    outside = daemon.folder / "outside.cpo"
+    outside.write_bytes(b"somebody's")
+    with daemon.pool() as pool:
+        with pytest.raises(Refused, match="has no object"):
+            pool.read_object(key)
+        assert pool.status().running == 0
+    assert outside.read_bytes() == b"somebody's"
