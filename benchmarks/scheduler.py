@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 
 from compilepool.daemon import actions as act, events as ev
+from compilepool.daemon.owner import HOST, Owner
 from compilepool.daemon.scheduler import Scheduler
 
 GROUP = 1000
@@ -34,7 +35,8 @@ class Outcome:
     """What a run showed.
 
     answered: requests by the number of their answers: {1: all}
-    starts_of_users, starts_of_clients: fewest and most jobs that one got started in the first half, among equals
+    seconds_of_users: least and most seconds of slots that a user had in the first half, among equals
+    starts_of_clients: fewest and most jobs that one got started by then
     late_waited: jobs that were started between the late foreground request and its own start
     microseconds: of a decision: on average, and in the slowest of a hundred groups
     """
@@ -44,7 +46,7 @@ class Outcome:
     slots: int
     decisions: int = 0
     answered: dict[int, int] = field(default_factory=dict)
-    starts_of_users: tuple[int, int] = (0, 0)
+    seconds_of_users: tuple[float, float] = (0.0, 0.0)
     starts_of_clients: tuple[int, int] = (0, 0)
     late_waited: int = -1
     microseconds: float = 0.0
@@ -65,7 +67,6 @@ class Simulation:
         self._order = itertools.count()
         self._answers: Counter[ev.RequestId] = Counter()
         self._owner: dict[int, ev.RequestId] = {}
-        self._users_started: Counter[int] = Counter()
         self._clients_started: Counter[int] = Counter()
         self._started = 0
         self._late_since: int | None = None
@@ -100,7 +101,8 @@ class Simulation:
 
     def _halfway(self) -> None:
         """Look who got how much, and let the late one ask."""
-        self.outcome.starts_of_users = _range(self._users_started)
+        seconds = [self.scheduler.account(_domain(user).owner).slot_seconds for user in range(self._users)]
+        self.outcome.seconds_of_users = min(seconds), max(seconds)
         self.outcome.starts_of_clients = _range(self._clients_started)
         self._late_since = self._started
         late = ev.Submitted(ev.RequestId(LATE_CLIENT, 1), _domain(LATE_USER), "late", "late", "foreground", 1.0)
@@ -139,7 +141,6 @@ class Simulation:
         if client == LATE_CLIENT and self._late_since is not None:
             self.outcome.late_waited = self._started - self._late_since - 1
         elif self._late_since is None:
-            self._users_started[client % self._users] += 1
             self._clients_started[client] += 1
 
     def _after(self, seconds: float, event: ev.Event) -> None:
@@ -156,7 +157,7 @@ class Simulation:
 
 
 def _domain(user: int) -> ev.Domain:
-    return ev.Domain(user, "toolchain")
+    return ev.Domain(Owner(HOST, user), "toolchain")
 
 
 def _range(counts: Counter[int]) -> tuple[int, int]:
@@ -185,7 +186,8 @@ def main() -> None:
             f"{outcome.decisions} decisions of {outcome.microseconds:.1f} us (slow groups "
             f"{outcome.microseconds_p99:.1f}; {outcome.microseconds / smallest.microseconds:.2f}x the smallest run); "
             f"answers {outcome.answered}; "
-            f"starts of a user {outcome.starts_of_users}, of a client {outcome.starts_of_clients}; "
+            f"slot seconds of a user {outcome.seconds_of_users[0]:.0f} to {outcome.seconds_of_users[1]:.0f}, "
+            f"starts of a client {outcome.starts_of_clients}; "
             f"late foreground waited for {outcome.late_waited} starts; {outcome.peak_mib} MiB",
             flush=True,
         )

@@ -81,7 +81,7 @@ def main() -> None:
 def _step(store: Store, count: int, step: int, size: int) -> Row:
     identity = Identity(Recipe("kernel", {}, {}), "ab" * 32, "toolchain")
     numbers = range(step * count, (step + 1) * count)
-    insert = _median(lambda n: store.put(key(n), 1000, identity, stored(n, size)), list(numbers))
+    insert = _median(lambda n: store.put(key(n), "1000", identity, stored(n, size)), list(numbers))
     known = random.Random(step).choices(range((step + 1) * count), k=SAMPLES)
     hit = _median(lambda n: store.get(key(n)), known)
     miss = _median(lambda n: store.get(key(-1 - n)), known)
@@ -92,7 +92,7 @@ def _evict(store: Store, objects: int, size: int) -> float:
     identity = Identity(Recipe("kernel", {}, {}), "ab" * 32, "toolchain")
     store.bounds = Bounds(free=0, objects=objects)
     numbers = range(objects, objects + objects // STEPS)
-    taken = [_timed(lambda n: store.put(key(n), 1000, identity, stored(n, size)), n) for n in numbers]
+    taken = [_timed(lambda n: store.put(key(n), "1000", identity, stored(n, size)), n) for n in numbers]
     # The mean: most inserts evict nothing, and now and then one evicts for many.
     return 1e6 * statistics.fmean(taken)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from compilepool.link import Link, open_link
 from compilepool.options import Options
 from compilepool.protocol.errors import PoolUnavailable
+from compilepool.protocol.rendezvous import HOST_SOCKET
 from compilepool.protocol.toolchain import Toolchain
 from compilepool.spawn import CommandFailed, run_command
 
@@ -52,6 +53,8 @@ def _start_or_wait(options: Options, deadline: float, error: PoolUnavailable) ->
 
 
 def _start(socket: Path, timeout: float) -> None:
+    if socket == HOST_SOCKET:
+        raise PoolUnavailable("this host's daemon does not run: its administrator starts it")
     try:
         command = ("serve", "--detach", "--if-needed", "--idle-exit", _IDLE_EXIT_SECONDS, "--socket", str(socket))
         run_command(*command, timeout=timeout)

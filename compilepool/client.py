@@ -153,10 +153,13 @@ class Pool:
             after = page[-1].number
         return events
 
-    def objects(self) -> Iterator[m.ObjectInfo]:
-        """What the store has of this user, in the order of the keys."""
+    def objects(self, owner: str = "") -> Iterator[m.ObjectInfo]:
+        """What the store has of this user, in the order of the keys.
+
+        owner: of another ('1000', 'team-a/1000', 'shared'), for administrators; raises Refused
+        """
         after = ""
-        while page := cast(m.Objects, self._ask(functools.partial(m.ListObjects, after=after))).objects:
+        while page := cast(m.Objects, self._ask(functools.partial(m.ListObjects, after=after, owner=owner))).objects:
             yield from page
             after = page[-1].key
 
@@ -170,16 +173,17 @@ class Pool:
         self._ask(functools.partial(m.AddObject, identity=identity, contents=contents), segments)
 
     def manage_objects(
-        self, action: Literal["pin", "unpin", "remove", "verify"], keys: Sequence[str]
+        self, action: Literal["pin", "unpin", "remove", "verify"], keys: Sequence[str], owner: str = ""
     ) -> tuple[int, int]:
         """Pin, unpin, remove or verify (read) objects; how many that were and of how many bytes.
 
-        Of a verify: how many were damaged, and are gone.
+        Of a verify: how many were damaged, and are gone. `owner`: as of `objects`.
         """
         objects = size = 0
         for start in range(0, len(keys), _KEYS):
             part = list(keys[start : start + _KEYS])
-            done = cast(m.Managed, self._ask(functools.partial(m.ManageObjects, action=action, keys=part)))
+            order = functools.partial(m.ManageObjects, action=action, keys=part, owner=owner)
+            done = cast(m.Managed, self._ask(order))
             objects, size = objects + done.objects, size + done.bytes
         return objects, size
 

@@ -22,6 +22,7 @@ from compilepool.protocol import messages as m
 from compilepool.protocol.connection import Connection, End, choose_protocol
 from compilepool.protocol.errors import CompilePoolError, PoolUnavailable, from_wire
 from compilepool.protocol.frames import Buffer
+from compilepool.protocol.rendezvous import UntrustedSocket, check_trust
 from compilepool.protocol.toolchain import Toolchain
 
 _RECEIVE_BYTES = 1 << 18
@@ -31,6 +32,8 @@ _SEND_SECONDS = 10
 _PING = 0
 _TIMEVAL = struct.Struct("ll")
 _UCRED = struct.Struct("3i")
+# The first process; or one outside of this container.
+_SERVICE_MANAGERS = (0, 1)
 
 _ANSWERS = (m.Compiled, m.Prepared, m.Status, m.Events, m.Objects, m.Object, m.Managed, m.Stopping)
 
@@ -45,11 +48,12 @@ class Link:
         self,
         sock: socket.socket,
         connection: Connection,
-        instance: str,
+        welcome: m.Welcome,
         on_start_forkserver: Callable[["Link"], None],
         patience: float,
     ) -> None:
-        self.instance = instance
+        self.instance = welcome.instance
+        self._name = welcome.connection
         self.pid = os.getpid()
         self._on_start_forkserver = on_start_forkserver
         self._socket = sock
@@ -171,7 +175,9 @@ class Link:
     def _take(self, message: m.AnyMessage, segments: tuple[bytes, ...]) -> None:
         match message:
             case m.Failed(number, failure):
-                self._answer(number, from_wire(failure), ())
+                error = from_wire(failure)
+                error.request = f"{self._name}-{number}"
+                self._answer(number, error, ())
             case m.StartForkserver():
                 self._on_start_forkserver(self)
             case m.Draining():
@@ -216,7 +222,11 @@ def open_link(options: Options, toolchain: Toolchain | None, on_start_forkserver
     sock.settimeout(options.connect_timeout)
     connection = Connection(End.CLIENT)
     try:
+        check_trust(options.socket, os.getuid())
         sock.connect(str(options.socket))
+        if _peer_of(sock) in _SERVICE_MANAGERS:
+            # It listens for a daemon that it may just be starting, for this very connection.
+            sock.settimeout(options.start_timeout)
         welcome = _greet(sock, connection, toolchain)
     except TimeoutError as exc:
         silent = _peer_of(sock)
@@ -224,13 +234,13 @@ def open_link(options: Options, toolchain: Toolchain | None, on_start_forkserver
         raise PoolUnavailable(
             f"the daemon at {options.socket} (pid {silent}) does not answer: timed out; `kill -9 {silent}` ends it"
         ) from exc
-    except (OSError, CompilePoolError) as exc:
+    except (OSError, CompilePoolError, UntrustedSocket) as exc:
         sock.close()
         raise PoolUnavailable(f"no daemon answers at {options.socket}: {exc}") from exc
     # Sends are bounded, receives are not: an answer takes as long as a compile takes.
     sock.settimeout(None)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(_SEND_SECONDS, 0))
-    return Link(sock, connection, welcome.instance, on_start_forkserver, options.patience)
+    return Link(sock, connection, welcome, on_start_forkserver, options.patience)
 
 
 def _peer_of(sock: socket.socket) -> int:

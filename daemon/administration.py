@@ -1,10 +1,15 @@
-"""What a user may do with what the store has of theirs: list it, read it, add to it, pin, remove and verify."""
+"""What users may do with what the store has of theirs: list it, read it, add to it, pin, remove and verify.
+
+An administrator may list, pin, remove and verify what is others' by naming the owner; nobody reads or adds for another.
+"""
 
 import re
+from dataclasses import dataclass
 
 from compilepool.daemon.identity import key_of
 from compilepool.daemon.index import Entry
 from compilepool.daemon.objects import Stored
+from compilepool.daemon.owner import Owner
 from compilepool.daemon.payload import NAME_CHARACTERS
 from compilepool.daemon.store import Store
 from compilepool.protocol import messages as m
@@ -19,33 +24,45 @@ Order = m.ListObjects | m.ReadObject | m.AddObject | m.ManageObjects
 Answer = tuple[m.AnyMessage] | tuple[m.AnyMessage, tuple[bytes, ...]]
 
 
-def administer(store: Store, uid: int, order: Order, segments: tuple[bytes, ...]) -> Answer:
-    """Do it for this user, and nobody else; the answer with its segments. Blocks on the disk."""
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Who asks; `salt`: of the keys under which what they add is kept."""
+
+    owner: Owner
+    admin: bool
+    salt: str
+
+
+def administer(store: Store, asker: Asker, order: Order, segments: tuple[bytes, ...]) -> Answer:
+    """Do it for who asks, and nobody else; the answer with its segments. Blocks on the disk."""
+    named = order.owner if isinstance(order, m.ListObjects | m.ManageObjects) else ""
+    if named and named != str(asker.owner) and not asker.admin:
+        return _refused(order.id, "only an administrator may do that with what is another user's")
     try:
-        return _administer(store, uid, order, segments)
+        return _administer(store, asker, named or str(asker.owner), order, segments)
     except OSError as exc:
         return _refused(order.id, f"the store can't do that now: {exc}")
 
 
-def _administer(store: Store, uid: int, order: Order, segments: tuple[bytes, ...]) -> Answer:
+def _administer(store: Store, asker: Asker, owner: str, order: Order, segments: tuple[bytes, ...]) -> Answer:
     match order:
         case m.ListObjects(request, after):
-            return (m.Objects(request, [_info(entry) for entry in store.entries(uid, after, PAGE)]),)
+            return (m.Objects(request, [_info(entry) for entry in store.entries(owner, after, PAGE)]),)
         case m.ReadObject(request, key):
             # A key becomes a file's name: nothing else may.
-            found = store.read(key, uid) if _KEY.fullmatch(key) else None
+            found = store.read(key, owner) if _KEY.fullmatch(key) else None
             if found is None:
                 return _refused(request, f"the store has no object {key[:100]!r} of yours")
             sealed, stored = found
             return m.Object(request, sealed.identity, stored.contents), stored.segments
         case m.AddObject(request, identity, contents):
-            return _add(store, uid, request, identity, Stored(contents, segments))
+            return _add(store, asker, request, identity, Stored(contents, segments))
         case m.ManageObjects(request):
-            done = _manage(store, uid, order)
+            done = _manage(store, owner, order)
             return (m.Managed(request, len(done), sum(entry.size for entry in done)),)
 
 
-def _add(store: Store, uid: int, request: int, identity: m.Identity, stored: Stored) -> Answer:
+def _add(store: Store, asker: Asker, request: int, identity: m.Identity, stored: Stored) -> Answer:
     try:
         verify(stored.contents, stored.segments)
     except DamagedContents as exc:
@@ -53,19 +70,19 @@ def _add(store: Store, uid: int, request: int, identity: m.Identity, stored: Sto
     if max(len(identity.recipe.name), len(stored.contents.target)) > NAME_CHARACTERS:
         return _refused(request, f"its names have more than {NAME_CHARACTERS} characters")
     # Whatever it is called elsewhere: the key is the daemon's own.
-    if not store.put(key_of(uid, identity), uid, identity, stored):
+    if not store.put(key_of(asker.owner, identity, asker.salt), str(asker.owner), identity, stored):
         return _refused(request, f"the store keeps nothing: {store.trouble or 'it is closed'}")
     return (m.Managed(request, 1, sum(map(len, stored.segments))),)
 
 
-def _manage(store: Store, uid: int, order: m.ManageObjects) -> list[Entry]:
+def _manage(store: Store, owner: str, order: m.ManageObjects) -> list[Entry]:
     match order.action:
         case "pin" | "unpin":
-            return store.pin(order.keys, uid, pinned=order.action == "pin")
+            return store.pin(order.keys, owner, pinned=order.action == "pin")
         case "remove":
-            return store.remove(order.keys, uid)
+            return store.remove(order.keys, owner)
         case "verify":
-            return store.verify(order.keys, uid)
+            return store.verify(order.keys, owner)
 
 
 def _refused(request: int, reason: str) -> Answer:

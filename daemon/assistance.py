@@ -5,8 +5,11 @@ lets one kernel of twenty configs hold up thirty others. So a job is split only 
 assistant takes configs until none is left that nobody has taken. The job with the most left to do is assisted first.
 """
 
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+
+from compilepool.daemon.owner import Owner
 
 # A config that is known to take less is not worth a process: a worker costs 30 to 40 ms of CPU.
 WORTH_SECONDS = 0.05
@@ -16,6 +19,7 @@ WORTH_SECONDS = 0.05
 class _Split:
     """A running job of several configs."""
 
+    owner: Owner
     expected: float
     forkserver: int
     units: int
@@ -27,49 +31,68 @@ class _Split:
         return self.expected * self.unclaimed / self.units
 
 
+@dataclass(frozen=True, slots=True)
+class Assistant:
+    """One that runs: whose slot it holds, and since when."""
+
+    owner: Owner
+    began: float
+
+
 class Assistance:
-    """Jobs that may be assisted, and the assistants that run."""
+    """Jobs that may be assisted, and the assistants that run; `holding`: how many slots of each owner those hold."""
 
     def __init__(self) -> None:
+        self.holding: Counter[Owner] = Counter()
         self._jobs: dict[int, _Split] = {}
-        self._running: Counter[tuple[int, int]] = Counter()
+        self._running: dict[tuple[int, int], deque[Assistant]] = {}
 
     def __len__(self) -> int:
-        return self._running.total()
+        return self.holding.total()
 
-    def progress(self, job: int, forkserver: int, expected: float, unclaimed: int) -> None:
+    def of(self, job: int) -> int:
+        """How many assist a job."""
+        return sum(len(running) for (assisted, _), running in self._running.items() if assisted == job)
+
+    def progress(self, job: int, owner: Owner, forkserver: int, expected: float, unclaimed: int) -> None:
         """So many of the job's configs are taken by nobody; the first time, all but the one that its worker took."""
         split = self._jobs.get(job)
         if split is None:
-            split = self._jobs[job] = _Split(expected, forkserver, unclaimed + 1, unclaimed)
+            split = self._jobs[job] = _Split(owner, expected, forkserver, unclaimed + 1, unclaimed)
         # Assistants on their way have not taken theirs yet, and were subtracted when they were sent.
         split.unclaimed = min(split.unclaimed, unclaimed)
         if not split.unclaimed or expected / split.units < WORTH_SECONDS:
             split.unclaimed = 0
 
-    def next(self) -> tuple[int, int] | None:
+    def next(self, barred: Callable[[Owner], bool], now: float) -> tuple[int, int] | None:
         """The job to assist now, and its forkserver; an assistant counts as running from here on."""
-        waiting = [(split.left, -job) for job, split in self._jobs.items() if split.unclaimed]
+        waiting = [(s.left, -job) for job, s in self._jobs.items() if s.unclaimed and not barred(s.owner)]
         if not waiting:
             return None
         job = -max(waiting)[1]
         split = self._jobs[job]
         split.unclaimed -= 1
-        self._running[job, split.forkserver] += 1
+        self._running.setdefault((job, split.forkserver), deque()).append(Assistant(split.owner, now))
+        self.holding[split.owner] += 1
         return job, split.forkserver
 
-    def ended(self, job: int, forkserver: int) -> None:
-        """An assistant of this job has ended; one that is unknown was lost with its forkserver before."""
-        if self._running[job, forkserver]:
-            self._running[job, forkserver] -= 1
-        if not self._running[job, forkserver]:
+    def ended(self, job: int, forkserver: int) -> Assistant | None:
+        """An assistant of this job has ended; None: it was lost with its forkserver before."""
+        running = self._running.get((job, forkserver))
+        if running is None:
+            return None
+        assistant = running.popleft()
+        self.holding[assistant.owner] -= 1
+        if not running:
             del self._running[job, forkserver]
+        return assistant
 
     def forget(self, job: int) -> None:
         """The job is over; its assistants run until they are said to have ended."""
         self._jobs.pop(job, None)
 
-    def lost(self, forkserver: int) -> None:
+    def lost(self, forkserver: int) -> Iterator[Assistant]:
         """With a forkserver go its workers."""
-        for of_job in [key for key in self._running if key[1] == forkserver]:
-            del self._running[of_job]
+        for job, of in list(self._running):
+            while of == forkserver and (assistant := self.ended(job, of)):
+                yield assistant

@@ -52,6 +52,9 @@ def _live(body: Callable[[Callable[[], None]], None], log: Path, report: int) ->
         os.setsid()
         os.chdir("/")
         log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if log.parent.stat().st_uid not in (os.getuid(), 0):
+            # Under /tmp somebody else may have made it first.
+            raise PermissionError(f"{log.parent} is another user's: remove it, or set XDG_RUNTIME_DIR")
         _replace_streams(log)
         body(lambda: _say(report, "ready"))
         status = 0

@@ -1,7 +1,9 @@
 """What happens to the pool: the scheduler's input. Who may cause what is in `scheduler`'s docstring."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from compilepool.daemon.owner import Owner
 from compilepool.protocol.errors import Failure
 from compilepool.protocol.messages import Priority
 
@@ -18,7 +20,7 @@ class RequestId:
 class Domain:
     """Who may share a forkserver and its results."""
 
-    uid: int
+    owner: Owner
     fingerprint: str
 
 
@@ -30,6 +32,7 @@ class Submitted:
     timeout: seconds that it may run; None: as long as the daemon allows
     wider: key of the same kernel with all its configs, whose result will do as well ('': there is none)
     probe: only asks whether its domain's forkserver is ready, and is answered by that
+    behalf: asked by the worker of this running job, which waits for it: it runs in that one's slot
     """
 
     request: RequestId
@@ -42,6 +45,20 @@ class Submitted:
     timeout: float | None = None
     wider: str = ""
     probe: bool = False
+    behalf: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Allowances:
+    """How many slots each owner may hold at once: all (None), or so many; by uid where it differs."""
+
+    slots: int | None = None
+    of_uid: Mapping[int, int | None] = field(default_factory=dict)
+
+    def of(self, owner: Owner) -> float:
+        """The most that this owner may hold."""
+        slots = self.of_uid.get(owner.uid, self.slots)
+        return float("inf") if slots is None else slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +182,7 @@ class Tick:
 
 Event = (
     Submitted
+    | Allowances
     | Promoted
     | Cancelled
     | ClientGone

@@ -73,7 +73,7 @@ class Forkservers:
         """It has imported everything; what waits for it is queued."""
         domain = self._domains.ready(forkserver, now)
         if domain is not None:
-            self._ledger.counters["forkservers_started"] += 1
+            self._ledger.count(domain.owner, "forkservers_started")
             for job in self._ledger.jobs.of(domain, Phase.WAITING):
                 self._served(job)
 
@@ -83,11 +83,12 @@ class Forkservers:
         if served is None:
             return
         was_ready = self._domains.of(served).ready
-        self._ledger.counters["forkservers_lost"] += was_ready
+        self._ledger.count(served.owner, "forkservers_lost", was_ready)
         # Whom a kernel has ended is no failure of those who started it.
         self._domains.gone(forkserver, "" if self._runs_suspect(served) else reason, now)
         self._ledger.supervision.gone(forkserver)
-        self._ledger.assistance.lost(forkserver)
+        for assistant in self._ledger.assistance.lost(forkserver):
+            self._ledger.assistant_ended(assistant)
         for job in self._ledger.jobs.of(served, Phase.QUEUED, *HOLDS_SLOT):
             self._forkserver_lost(job, reason, now)
         if was_ready or told or not self._domains.await_starter(served, now):
@@ -155,7 +156,8 @@ class Forkservers:
         self._drop(self.forkserver_of(job), f"it was to {order}, and did not", now)
 
     def _drop(self, forkserver: int, reason: str, now: float) -> None:
-        self._ledger.counters["forkservers_dropped"] += 1
+        if served := self._domains.served_by(forkserver):
+            self._ledger.count(served.owner, "forkservers_dropped")
         self._ledger.actions.append(act.Retire(forkserver, reason))
         self.gone(forkserver, reason, True, now)
 

@@ -5,10 +5,11 @@ import hashlib
 import msgspec
 
 from compilepool.daemon.events import Domain
-from compilepool.protocol.messages import Compile, Identity
+from compilepool.daemon.owner import Owner
+from compilepool.protocol.messages import Compile, Identity, Lower, Recipe
 
 # Changes when the meaning of a key's parts changes.
-KEY_VERSION = 2
+KEY_VERSION = 3
 
 
 def digest_of(source: bytes) -> str:
@@ -26,12 +27,20 @@ def identities_of(domain: Domain, message: Compile, digest: str) -> tuple[Identi
     return tuple(Identity(plan, digest, domain.fingerprint) for plan in plans)
 
 
-def key_of(uid: int, identity: Identity) -> str:
-    """Under which the results of a user are kept."""
+def identity_of_lowering(message: Lower, ttir: bytes) -> Identity:
+    """Of what a backend makes of TTIR: the same for everybody who has the same bytes."""
+    task = message.task
+    plan = Recipe(task.name, {}, {"options": task.options, "target": task.target}, keep_ir=task.keep_ir)
+    return Identity(plan, digest_of(ttir), message.backend)
+
+
+def key_of(owner: Owner, identity: Identity, salt: str) -> str:
+    """Under which an owner's results are kept."""
     recipe = identity.recipe
     parts = (
         KEY_VERSION,
-        uid,
+        salt,
+        str(owner),
         identity.fingerprint,
         recipe.name,
         sorted(recipe.environment.items()),

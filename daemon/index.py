@@ -12,15 +12,15 @@ from typing import Any
 
 from compilepool.protocol.messages import Contents, Identity
 
-_COLUMNS = "key, uid, size, created, used, hits, pinned, kernel, target, fingerprint, units"
+_COLUMNS = "key, owner, size, created, used, hits, pinned, kernel, target, fingerprint, units"
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS objects (
-    key TEXT PRIMARY KEY, uid INTEGER, size INTEGER, created REAL, used REAL, hits INTEGER, pinned INTEGER,
+    key TEXT PRIMARY KEY, owner TEXT, size INTEGER, created REAL, used REAL, hits INTEGER, pinned INTEGER,
     kernel TEXT, target TEXT, fingerprint TEXT, units INTEGER) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS by_use ON objects (pinned, used);
-CREATE INDEX IF NOT EXISTS by_user ON objects (uid, pinned, used);
+CREATE INDEX IF NOT EXISTS by_user ON objects (owner, pinned, used);
 """
-_VERSION = 1
+_VERSION = 2
 
 
 # A disk that is full, read-only or broken, and descriptors that ran out: nothing is wrong with the table itself.
@@ -41,7 +41,7 @@ class Entry:
     """One object: whose, how large (bytes), when made and last used (seconds since 1970), how often."""
 
     key: str
-    uid: int
+    owner: str
     size: int
     created: float
     used: float
@@ -101,15 +101,15 @@ class Index:
         """One object."""
         return next(self._entries("WHERE key = ?", key), None)
 
-    def oldest(self, most: int, uid: int | None = None) -> list[Entry]:
+    def oldest(self, most: int, owner: str | None = None) -> list[Entry]:
         """Those that were used longest ago and are not pinned; of one user, or of all."""
-        if uid is None:
+        if owner is None:
             return list(self._entries("WHERE pinned = 0 ORDER BY used LIMIT ?", most))
-        return list(self._entries("WHERE uid = ? AND pinned = 0 ORDER BY used LIMIT ?", uid, most))
+        return list(self._entries("WHERE owner = ? AND pinned = 0 ORDER BY used LIMIT ?", owner, most))
 
-    def after(self, key: str, most: int, uid: int) -> list[Entry]:
+    def after(self, key: str, most: int, owner: str) -> list[Entry]:
         """A user's objects in the order of their keys, from this one on."""
-        return list(self._entries("WHERE key > ? AND uid = ? ORDER BY key LIMIT ?", key, uid, most))
+        return list(self._entries("WHERE key > ? AND owner = ? ORDER BY key LIMIT ?", key, owner, most))
 
     def since(self, created: float) -> list[str]:
         """Keys of what was made since."""
@@ -119,15 +119,15 @@ class Index:
         """All of them."""
         return {key for (key,) in self._rows("SELECT key FROM objects")}
 
-    def totals(self) -> dict[int, tuple[int, int]]:
+    def totals(self) -> dict[str, tuple[int, int]]:
         """Objects and bytes of each user."""
-        rows = self._rows("SELECT uid, count(*), sum(size) FROM objects GROUP BY uid")
-        return {uid: (count, size) for uid, count, size in rows}
+        rows = self._rows("SELECT owner, count(*), sum(size) FROM objects GROUP BY owner")
+        return {owner: (count, size) for owner, count, size in rows}
 
     def _entries(self, where: str, *values: object) -> Iterator[Entry]:
         for row in self._rows(f"SELECT {_COLUMNS} FROM objects {where}", *values):
-            key, uid, size, created, used, hits, pinned, kernel, target, fingerprint, units = row
-            yield Entry(key, uid, size, created, used, hits, bool(pinned), kernel, target, fingerprint, units)
+            key, owner, size, created, used, hits, pinned, kernel, target, fingerprint, units = row
+            yield Entry(key, owner, size, created, used, hits, bool(pinned), kernel, target, fingerprint, units)
 
     def _one(self, statement: str) -> object:
         return self._db.execute(statement).fetchone()[0]
@@ -147,11 +147,11 @@ class Index:
             raise _trouble(exc) from exc
 
 
-def entry_of(key: str, size: int, created: float, uid: int, identity: Identity, contents: Contents) -> Entry:
+def entry_of(key: str, size: int, created: float, owner: str, identity: Identity, contents: Contents) -> Entry:
     """An object that was just made."""
     return Entry(
         key=key,
-        uid=uid,
+        owner=owner,
         size=size,
         created=created,
         used=created,

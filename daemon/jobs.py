@@ -7,6 +7,7 @@ from enum import Enum
 
 from compilepool.daemon.events import Domain, RequestId
 from compilepool.daemon.fairqueue import FairQueue, Place
+from compilepool.daemon.owner import Owner
 from compilepool.protocol.errors import Failure
 from compilepool.protocol.messages import Priority
 
@@ -47,6 +48,8 @@ class Job:
     seconds: how long it was let run: as long as the most patient of its waiters allowed then
     patience: how long each of its waiters allows
     lost: how often its forkserver was lost while it ran
+    loan: it is a part of other jobs' work and runs in the slot of the one that caused it: it holds none of its own
+    began, charged: when it got its slot, and the seconds of it that its owner was charged for then
     """
 
     number: int
@@ -60,6 +63,9 @@ class Job:
     waiters: dict[RequestId, Priority] = field(default_factory=dict)
     patience: dict[RequestId, float] = field(default_factory=dict)
     lost: int = 0
+    loan: bool = False
+    began: float = 0.0
+    charged: float = 0.0
 
 
 class Jobs:
@@ -67,26 +73,29 @@ class Jobs:
 
     def __init__(self) -> None:
         self.queue = FairQueue()
-        self.holding = 0
+        self.loans: dict[int, None] = {}
+        self.holding: Counter[Owner] = Counter()
         self._holding_of: Counter[Domain] = Counter()
         self._jobs: dict[int, Job] = {}
         self._by_key: dict[tuple[Domain, str], Job] = {}
         self._of_domain: dict[Domain, dict[int, Job]] = {}
-        self._counts: Counter[Phase] = Counter()
+        self._counts: Counter[tuple[Owner, Phase]] = Counter()
 
     def __len__(self) -> int:
         return len(self._jobs)
 
     def __repr__(self) -> str:
-        counts = ", ".join(f"{self._counts[phase]} {phase.value}" for phase in Phase if self._counts[phase])
+        counts = ", ".join(f"{count} {phase.value}" for phase in Phase if (count := self.count(phase)))
         return counts or "none"
 
     def __iter__(self) -> Iterator[Job]:
         return iter(list(self._jobs.values()))
 
-    def count(self, phase: Phase) -> int:
-        """How many are in this phase."""
-        return self._counts[phase]
+    def count(self, phase: Phase, owner: Owner | None = None) -> int:
+        """How many are in this phase: of one owner, or of all."""
+        if owner is not None:
+            return self._counts[owner, phase]
+        return sum(count for (_, counted), count in self._counts.items() if counted is phase)
 
     def __getitem__(self, number: int) -> Job:
         return self._jobs[number]
@@ -118,17 +127,18 @@ class Jobs:
         """A new job."""
         self._jobs[job.number] = self._by_key[job.domain, job.key] = job
         self._of_domain.setdefault(job.domain, {})[job.number] = job
-        self._counts[job.phase] += 1
+        self._counts[job.domain.owner, job.phase] += 1
 
     def move(self, job: Job, phase: Phase) -> None:
         """The only place where a phase changes."""
         if phase not in TRANSITIONS[job.phase]:
             raise SchedulerError(f"job {job.number} ({job.kernel}) can't go from {job.phase.value} to {phase.value}")
         taken = (phase in HOLDS_SLOT) - (job.phase in HOLDS_SLOT)
-        self.holding += taken
-        self._holding_of[job.domain] += taken
-        self._counts[job.phase] -= 1
-        self._counts[phase] += phase is not Phase.GONE
+        if taken:
+            self.holding[job.domain.owner] += 0 if job.loan else taken
+            self._holding_of[job.domain] += taken
+        self._counts[job.domain.owner, job.phase] -= 1
+        self._counts[job.domain.owner, phase] += phase is not Phase.GONE
         job.phase = phase
         self.place(job)
         if phase in (Phase.KILLING, Phase.GONE) and self._by_key.get((job.domain, job.key)) is job:
@@ -138,7 +148,12 @@ class Jobs:
 
     def place(self, job: Job) -> None:
         """Queue a job that is to be queued, where its waiters put it; another is not in the queue."""
-        if job.phase is Phase.QUEUED:
+        if job.loan:
+            if job.phase is Phase.QUEUED:
+                self.loans[job.number] = None
+            else:
+                self.loans.pop(job.number, None)
+        elif job.phase is Phase.QUEUED:
             self.queue.push(job.number, place_of(job))
         else:
             self.queue.remove(job.number)
@@ -153,12 +168,13 @@ class Jobs:
     def check_invariants(self) -> None:
         """Raise AssertionError if the indexes contradict the jobs."""
         held = [job for job in self if job.phase in HOLDS_SLOT]
-        assert self.holding == len(held), f"{self.holding} slots counted, {len(held)} held"
+        assert +self.holding == Counter(job.domain.owner for job in held if not job.loan), f"{self.holding} are counted"
         assert +self._holding_of == Counter(job.domain for job in held)
-        assert +self._counts == Counter(job.phase for job in self), f"{self._counts} are counted"
+        assert +self._counts == Counter((job.domain.owner, job.phase) for job in self), f"{self._counts} are counted"
         assert sum(map(len, self._of_domain.values())) == len(self._jobs)
         for job in self:
-            assert (job.number in self.queue) == (job.phase is Phase.QUEUED), f"{job} is misplaced"
+            queue = self.loans if job.loan else self.queue
+            assert (job.number in queue) == (job.phase is Phase.QUEUED), f"{job} is misplaced"
             assert bool(job.waiters) == (job.phase is not Phase.KILLING), f"{job} has the wrong waiters"
 
 
@@ -166,12 +182,12 @@ def place_of(job: Job) -> Place:
     """The job's place: as urgent as its most urgent waiter, on the turn of the first such one."""
     urgent = next((r for r, priority in job.waiters.items() if priority == "foreground"), None)
     first = urgent or next(iter(job.waiters))
-    return Place("foreground" if urgent else "background", job.domain.uid, first.client, job.expected)
+    return Place("foreground" if urgent else "background", job.domain.owner, first.client, job.expected)
 
 
 def clients_of(jobs: Iterable[Job]) -> Iterable[int]:
-    """The clients that wait for these jobs, in the order of their requests."""
-    return (request.client for job in jobs for request in job.waiters)
+    """The clients that wait for these jobs, in the order of their requests; who asks for a loan starts nothing."""
+    return (request.client for job in jobs if not job.loan for request in job.waiters)
 
 
 def stopping(kernel: str) -> Failure:

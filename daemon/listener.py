@@ -1,4 +1,6 @@
-"""The daemon's socket: one daemon for a path, and never a live socket taken away.
+"""The daemon's sockets: one daemon for a path, and never a live socket taken away.
+
+Each has a namespace (`owner`). A socket that a service manager holds is its own affair: it is used, and left alone.
 
 A lock file beside the socket is held for the daemon's life, so of many that start at once one goes on. A socket that is
 there while nobody holds the lock and nobody listens is the remains of a crash and is replaced.
@@ -12,9 +14,11 @@ import os
 import socket
 import stat
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+
+from compilepool.daemon.activation import inherited_sockets
 
 BACKLOG = 1024
 # A daemon that is told to stop gives up its lock at once; its loop may be busy for a moment.
@@ -30,12 +34,13 @@ class BadSocketPath(Exception):
 
 
 class Listener:
-    """A bound, listening, non-blocking socket, and the lock that goes with its path."""
+    """A bound, listening, non-blocking socket; `lock` goes with its path (None: the path is not ours)."""
 
-    def __init__(self, path: Path, held: socket.socket, lock: int) -> None:
+    def __init__(self, namespace: str, path: Path, held: socket.socket, lock: int | None) -> None:
+        self.namespace = namespace
         self.socket = held
-        self._path = path
-        self._inode = path.stat().st_ino
+        self.path = path
+        self._inode = path.stat().st_ino if lock is not None else 0
         self._lock = lock
         self._open = True
 
@@ -47,56 +52,72 @@ class Listener:
         if self._open:
             self._open = False
             self.socket.close()
-            if self._path.exists() and self._path.stat().st_ino == self._inode:
-                self._path.unlink()
-            os.close(self._lock)
+            if self._lock is not None:
+                if self.path.exists() and self.path.stat().st_ino == self._inode:
+                    self.path.unlink()
+                os.close(self._lock)
+
+
+def inherited(environ: MutableMapping[str, str]) -> list[Listener]:
+    """The sockets of a service manager, the host's own first; none if there is no such."""
+    passed = sorted(inherited_sockets(environ), key=lambda named: named[0])
+    return [Listener(namespace, Path(held.getsockname()), held, None) for namespace, held in passed]
 
 
 @contextmanager
-def listening(path: Path, stop_other: Callable[[], None] | None = None) -> Iterator[Listener]:
-    """Listen at `path`, mode 0600; `stop_other` tells the daemon that listens there to stop.
+def listening(
+    paths: Mapping[str, Path], mode: int, stop_other: Callable[[], None] | None = None
+) -> Iterator[list[Listener]]:
+    """Listen at the path of each namespace; `stop_other` tells the daemon that listens there to stop.
 
+    mode: of the sockets; where it lets others in, directories that are made do too
     Raises AlreadyRunning, BadSocketPath, and what `stop_other` does.
     """
+    for path in paths.values():
+        try:
+            _check_directory(path.parent, 0o755 if mode & 0o066 else 0o700)
+        except OSError as exc:
+            raise BadSocketPath(
+                f"can't listen on {path}: {exc}; set COMPILEPOOL_SOCKET to a path that you may write"
+            ) from exc
+    listeners: list[Listener] = []
     try:
-        _check_directory(path.parent)
-    except OSError as exc:
-        raise BadSocketPath(
-            f"can't listen on {path}: {exc}; set COMPILEPOOL_SOCKET to a path that you may write"
-        ) from exc
-    listener = _listen(path) if stop_other is None else _take_over(path, stop_other)
-    try:
-        yield listener
+        if stop_other is None:
+            for namespace, path in paths.items():
+                listeners.append(_listen(namespace, path, mode))
+        else:
+            _take_over(paths, mode, stop_other, listeners)
+        yield listeners
     finally:
-        listener.close()
+        for listener in listeners:
+            listener.close()
 
 
-def _listen(path: Path) -> Listener:
+def _listen(namespace: str, path: Path, mode: int) -> Listener:
     lock = _lock(path)
     try:
         _remove_stale(path)
-        return Listener(path, _bind(path), lock)
+        return Listener(namespace, path, _bind(path, mode), lock)
     except BaseException:
         os.close(lock)
         raise
 
 
-def _take_over(path: Path, stop_other: Callable[[], None]) -> Listener:
-    # Of two successors at once, one.
-    replacing = _lock(path, ".replace")
-    new = path.with_name(path.name + ".new")
-    new.unlink(missing_ok=True)
-    listening = _bind(new)
-    try:
-        new.rename(path)
+def _take_over(paths: Mapping[str, Path], mode: int, stop_other: Callable[[], None], listeners: list[Listener]) -> None:
+    with ExitStack() as ended, ExitStack() as failed:
+        bound = {}
+        for namespace, path in paths.items():
+            # Of two successors at once, one.
+            ended.callback(os.close, _lock(path, ".replace"))
+            new = path.with_name(path.name + ".new")
+            new.unlink(missing_ok=True)
+            bound[namespace] = failed.enter_context(_bind(new, mode))
+            new.rename(path)
+            failed.callback(path.unlink, missing_ok=True)
         stop_other()
-        return Listener(path, listening, _await_lock(path))
-    except BaseException:
-        listening.close()
-        path.unlink(missing_ok=True)
-        raise
-    finally:
-        os.close(replacing)
+        for namespace, path in paths.items():
+            listeners.append(Listener(namespace, path, bound[namespace], _await_lock(path)))
+        failed.pop_all()
 
 
 def _await_lock(path: Path) -> int:
@@ -110,9 +131,9 @@ def _await_lock(path: Path) -> int:
             time.sleep(_POLL_SECONDS)
 
 
-def _check_directory(directory: Path) -> None:
+def _check_directory(directory: Path, mode: int) -> None:
     # Under /tmp somebody else may have made it first.
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    directory.mkdir(mode=mode, parents=True, exist_ok=True)
     status = directory.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid not in (os.getuid(), 0):
         raise BadSocketPath(f"{directory} is not a directory of yours; set COMPILEPOOL_SOCKET to a path in one that is")
@@ -157,9 +178,9 @@ def _remove_stale(path: Path) -> None:
             raise AlreadyRunning(f"something already listens on {path}")
 
 
-def _bind(path: Path) -> socket.socket:
+def _bind(path: Path, mode: int) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-    old = os.umask(0o177)
+    old = os.umask(0o777 & ~mode)
     try:
         listener.bind(str(path))
     except OSError as exc:

@@ -1,6 +1,6 @@
 """One object of the store: what a job yielded, in one file that proves itself.
 
-    "CPO2" | length of the header, u32 | SHA-256 of the header | header | segments, one after the other
+    "CPO3" | length of the header, u32 | SHA-256 of the header | header | segments, one after the other
 
 The header (a `Sealed`, as msgpack) names whose it is and what it is about, and has the size of each segment; the
 contents in it have a checksum of each. Segments that people read (IR) are compressed. Objects never change: a file is
@@ -19,7 +19,7 @@ import msgspec
 from compilepool.protocol.contents import DamagedContents, verify, verify_names
 from compilepool.protocol.messages import Contents, Identity
 
-_MAGIC = b"CPO2"
+_MAGIC = b"CPO3"
 _PRELUDE = struct.Struct(">4sI32s")
 # A header has some 150 bytes for each file.
 _HEADER_BYTES = 4 << 20
@@ -31,13 +31,13 @@ _SEGMENT_BYTES = 1 << 30
 class Sealed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An object's header.
 
-    key: under which it is stored; uid: whose it is
+    key: under which it is stored; owner: whose it is
     created: seconds since 1970
     sizes: of the segments, as they are in the file; packed: which of them are compressed
     """
 
     key: str
-    uid: int
+    owner: str
     identity: Identity
     contents: Contents
     created: float
@@ -57,14 +57,14 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Sealed).decode
 
 
-def render(key: str, uid: int, identity: Identity, stored: Stored, created: float) -> bytes:
+def render(key: str, owner: str, identity: Identity, stored: Stored, created: float) -> bytes:
     """The bytes of an object."""
     names = ["", *(name for unit in stored.contents.units for name in unit.files)]
     packed = [name.endswith(_TEXT) for name in names]
     segments = [
         zlib.compress(segment, 1) if pack else segment for segment, pack in zip(stored.segments, packed, strict=True)
     ]
-    sealed = Sealed(key, uid, identity, stored.contents, created, [len(segment) for segment in segments], packed)
+    sealed = Sealed(key, owner, identity, stored.contents, created, [len(segment) for segment in segments], packed)
     header = _encode(sealed)
     return b"".join([_PRELUDE.pack(_MAGIC, len(header), hashlib.sha256(header).digest()), header, *segments])
 

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
-from compilepool.protocol.messages import Call, Identity, Recipe
+from compilepool.daemon.owner import Owner
+from compilepool.protocol.environment import may_be_set
+from compilepool.protocol.messages import Call, Identity, Lowering, Recipe
 
 # The largest recorded source has 30 KB.
 SOURCE_BYTES = 16 << 20
@@ -12,21 +14,28 @@ NAME_CHARACTERS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """A kernel, or a callable, or (None) only a probe.
+    """A kernel, a callable, TTIR, or (None) only a probe; `owner`: whose the result is; `request`: that brought it.
 
     identity, keys: of the result; with the keys of others that will do
     """
 
+    owner: Owner
     name: str
-    task: Recipe | Call | None = None
+    task: Recipe | Call | Lowering | None = None
     body: bytes = b""
     identity: Identity | None = None
     keys: tuple[str, ...] = ()
     digest: str = ""
     cache_dir: str = ""
+    request: str = ""
 
-    def too_large(self) -> str:
+    def refusal(self) -> str:
         """Why it is not taken; '' if it is."""
+        if isinstance(self.task, Recipe | Call):
+            unknown = sorted(name for name in self.task.environment if not may_be_set(name))
+            if unknown:
+                told = ", ".join(unknown)[:NAME_CHARACTERS]
+                return f"a compile may not set {told}: it is none of the variables that decide what is compiled"
         if len(self.body) > SOURCE_BYTES:
             return f"its source has {len(self.body)} bytes; at most {SOURCE_BYTES} are compiled here"
         if len(self.name) > NAME_CHARACTERS:

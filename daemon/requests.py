@@ -4,6 +4,7 @@ A client that asks faster than it can be served is refused what is over its cap,
 has open costs the daemon memory, and nobody else is to pay for it.
 """
 
+from collections import Counter
 from collections.abc import Set
 
 from compilepool.daemon.events import RequestId
@@ -22,6 +23,8 @@ class Requests:
         self._jobs: dict[RequestId, Job] = {}
         self._of_client: dict[int, dict[RequestId, int]] = {}
         self._bytes: dict[int, int] = {}
+        self._behalf: dict[RequestId, int] = {}
+        self._asked_by: Counter[int] = Counter()
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -46,8 +49,15 @@ class Requests:
             return f"the sources that this client has open would be over {most} MiB, the most that is taken: await some"
         return ""
 
-    def add(self, request: RequestId, job: Job, priority: Priority, size: int) -> None:
-        """It waits for this job, and holds so many bytes."""
+    def asked_by(self, job: int) -> int:
+        """How many the workers of a job have open."""
+        return self._asked_by[job]
+
+    def add(self, request: RequestId, job: Job, priority: Priority, size: int, behalf: int | None = None) -> None:
+        """It waits for this job, and holds so many bytes; `behalf`: of another job's worker."""
+        if behalf is not None:
+            self._behalf[request] = behalf
+            self._asked_by[behalf] += 1
         job.waiters[request] = priority
         self._jobs[request] = job
         self._of_client.setdefault(request.client, {})[request] = size
@@ -57,6 +67,10 @@ class Requests:
         """It waits no more."""
         job = self._jobs.pop(request)
         del job.waiters[request]
+        if (behalf := self._behalf.pop(request, None)) is not None:
+            self._asked_by[behalf] -= 1
+            if not self._asked_by[behalf]:
+                del self._asked_by[behalf]
         job.patience.pop(request, None)
         mine = self._of_client[request.client]
         self._bytes[request.client] -= mine.pop(request)
@@ -68,4 +82,6 @@ class Requests:
         assert waiting == set(self._jobs)
         assert {request for mine in self._of_client.values() for request in mine} == set(self._jobs)
         assert self._bytes == {client: sum(mine.values()) for client, mine in self._of_client.items()}
+        assert self._asked_by == Counter(self._behalf.values())
+        assert self._behalf.keys() <= self._jobs.keys()
         assert all(request in job.waiters for request, job in self._jobs.items())

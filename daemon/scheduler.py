@@ -23,7 +23,10 @@ Rules:
 - A request joins a job with its own key, or with its wider one. One whose key kills workers is refused (`blame`), and
   so is what a client has open over its cap (`requests`).
 - A slot is held exactly by RUNNING and KILLING jobs, and by assistants (`assistance`), which get one only when no job
-  wants it. While the host is short of memory fewer slots are given, but never none.
+  wants it. While the host is short of memory fewer slots are given, but never none; and no owner gets more than it may
+  have (`Allowances`).
+- A *loan* is a part of a running job that another domain's forkserver does for it (the backend of a compile): whoever
+  asked waits in its slot, so a loan starts at once and holds none; several jobs may wait for the same one.
 - A job runs for as long as the most patient of those who wait when it begins; who joins later and allows more time
   has it run again.
 - A forkserver that is lost while it runs jobs costs each of them one retry, and makes them suspects: of these one at a
@@ -37,6 +40,7 @@ Every decision costs O(log n) in what is open, and O(m) in the m jobs or request
 """
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import assert_never
 
 from compilepool.daemon import actions as act, events as ev
@@ -45,10 +49,22 @@ from compilepool.daemon.events import Domain, RequestId
 from compilepool.daemon.forkservers import Forkservers
 from compilepool.daemon.jobs import HOLDS_SLOT, Job, Phase, SchedulerError, stopping
 from compilepool.daemon.ledger import Ledger
+from compilepool.daemon.owner import Owner
 from compilepool.daemon.supervision import Overdue, Unheard
 from compilepool.protocol.errors import Failure
 
 TIMEOUT_SECONDS = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What one owner has: slots, queued and waiting jobs, seconds of slots so far, and the most slots (None: all)."""
+
+    running: int
+    queued: int
+    waiting: int
+    slot_seconds: float
+    most: int | None
 
 
 class Scheduler:
@@ -61,6 +77,7 @@ class Scheduler:
         self._blame = Blame()
         self._forkservers = Forkservers(self._ledger, self._blame)
         self._allowed = slots
+        self._allowances = ev.Allowances()
         self._next_job = 1
 
     def __repr__(self) -> str:
@@ -72,10 +89,22 @@ class Scheduler:
         """Slots that are held, by jobs and by what assists them."""
         return self._ledger.running
 
-    @property
-    def counters(self) -> Counter[str]:
-        """How often what has happened."""
-        return self._ledger.counters
+    def counters(self, owner: Owner | None = None) -> Counter[str]:
+        """How often what has happened: to one owner, or in all."""
+        return self._ledger.counters(owner)
+
+    def account(self, owner: Owner) -> Account:
+        """What one owner has and had."""
+        jobs, held = self._ledger.jobs, self._ledger.held_by(owner)
+        queued, waiting = jobs.count(Phase.QUEUED, owner), jobs.count(Phase.WAITING, owner)
+        most = self._allowances.of(owner)
+        return Account(
+            held, queued, waiting, self._ledger.slot_seconds(owner), None if most > self.slots else int(most)
+        )
+
+    def owners(self) -> list[Owner]:
+        """Whoever asked for anything."""
+        return self._ledger.owners()
 
     @property
     def draining(self) -> bool:
@@ -85,7 +114,7 @@ class Scheduler:
     @property
     def queued(self) -> int:
         """Jobs that only want a slot."""
-        return len(self._ledger.jobs.queue)
+        return len(self._ledger.jobs.queue) + len(self._ledger.jobs.loans)
 
     @property
     def waiting(self) -> int:
@@ -112,7 +141,7 @@ class Scheduler:
 
     def handle(self, event: ev.Event, now: float) -> list[act.Action]:
         """Take one event at time `now` (seconds, monotonic); the actions to perform, in order."""
-        self._ledger.actions = []
+        self._ledger.actions, self._ledger.now = [], now
         self._take(event, now)
         self._dispatch(now)
         return self._ledger.actions
@@ -121,6 +150,8 @@ class Scheduler:
         match event:
             case ev.Submitted():
                 self._submitted(event, now)
+            case ev.Allowances():
+                self._allowances = event
             case ev.Promoted(request):
                 self._promoted(request)
             case ev.Cancelled(request):
@@ -144,7 +175,8 @@ class Scheduler:
             case ev.Progress(number, unclaimed):
                 self._progress(number, unclaimed)
             case ev.Assisted(number, forkserver):
-                self._ledger.assistance.ended(number, forkserver)
+                if assistant := self._ledger.assistance.ended(number, forkserver):
+                    self._ledger.assistant_ended(assistant)
             case ev.Succeeded(number, units):
                 self._succeeded(number, units, now)
             case ev.JobFailed(number, failure):
@@ -159,14 +191,14 @@ class Scheduler:
     # ---- requests
 
     def _submitted(self, event: ev.Submitted, now: float) -> None:
-        self._ledger.counters["requests"] += 1
+        self._ledger.count(event.domain.owner, "requests")
         if event.request in self._ledger.requests:
             raise SchedulerError(f"{event.request} is in flight already")
         if refusal := self._refusal(event, now):
-            self._ledger.fail(event.request, refusal)
+            self._ledger.fail(event.request, event.domain.owner, refusal)
             return
         job = self._ledger.jobs.with_key(event.domain, event.key, event.wider) or self._new_job(event)
-        self._ledger.requests.add(event.request, job, event.priority, event.size)
+        self._ledger.requests.add(event.request, job, event.priority, event.size, event.behalf)
         self._joined(job, event)
 
     def _refusal(self, event: ev.Submitted, now: float) -> Failure | None:
@@ -177,10 +209,22 @@ class Scheduler:
             return Failure("refused", said, event.kernel)
         if over := self._ledger.requests.over_cap(event.request.client, event.size):
             return Failure("refused", over, event.kernel)
+        if event.behalf is not None and (unasked := self._unasked(event.behalf)):
+            return Failure("refused", unasked, event.kernel)
         return self._blame.refusal(event.domain, event.key, now)
 
+    def _unasked(self, number: int) -> str:
+        """Why the workers of a job may not ask for one more part of it; '' if they may."""
+        job = self._ledger.jobs.get(number)
+        if job is None or job.phase is not Phase.RUNNING:
+            return f"job {number} does not run"
+        if self._ledger.requests.asked_by(number) > self._ledger.assistance.of(number):
+            return f"each worker of job {number} waits for a part of it already"
+        return ""
+
     def _new_job(self, event: ev.Submitted) -> Job:
-        job = Job(self._next_job, event.key, event.kernel, event.domain, event.expected, probe=event.probe)
+        loan = event.behalf is not None
+        job = Job(self._next_job, event.key, event.kernel, event.domain, event.expected, probe=event.probe, loan=loan)
         self._next_job += 1
         self._ledger.jobs.add(job)
         self._ledger.actions.append(act.LookUp(job.number, event.request))
@@ -195,12 +239,12 @@ class Scheduler:
         job = self._ledger.requests.get(request)
         if job is not None and job.waiters[request] == "background":
             job.waiters[request] = "foreground"
-            self._ledger.counters["promoted"] += 1
+            self._ledger.count(job.domain.owner, "promoted")
             self._ledger.jobs.place(job)
 
     def _cancelled(self, request: RequestId, now: float) -> None:
         if job := self._ledger.requests.get(request):
-            self._ledger.counters["cancelled"] += 1
+            self._ledger.count(job.domain.owner, "cancelled")
             self._ledger.requests.release(request)
             self._waiter_left(job, now)
 
@@ -236,19 +280,20 @@ class Scheduler:
     def _progress(self, number: int, unclaimed: int) -> None:
         job = self._ledger.jobs.held(number)
         if job.phase is Phase.RUNNING:
-            self._ledger.assistance.progress(number, self._forkservers.forkserver_of(job), job.expected, unclaimed)
+            forkserver = self._forkservers.forkserver_of(job)
+            self._ledger.assistance.progress(number, job.domain.owner, forkserver, job.expected, unclaimed)
 
     def _succeeded(self, number: int, units: int, now: float) -> None:
         job = self._ledger.jobs.held(number)
-        self._ledger.counters["jobs_compiled"] += 1
-        self._ledger.counters["units_compiled"] += units
+        self._ledger.count(job.domain.owner, "jobs_compiled")
+        self._ledger.count(job.domain.owner, "units_compiled", units)
         self._blame.ended(job.domain, job.key, None, now)
         self._ledger.answer(job, "compiled")
 
     def _job_failed(self, number: int, failure: Failure, now: float) -> None:
         job = self._ledger.jobs.held(number)
         if job.phase is not Phase.KILLING:
-            self._ledger.counters["jobs_failed"] += 1
+            self._ledger.count(job.domain.owner, "jobs_failed")
             if failure.kind != "timeout" or job.seconds >= self._timeout:
                 self._blame.ended(job.domain, job.key, failure, now)
         if failure.kind == "timeout" and self._more_patient(job):
@@ -265,21 +310,33 @@ class Scheduler:
         for request, seconds in list(job.patience.items()):
             if seconds <= job.seconds:
                 self._ledger.requests.release(request)
-                self._ledger.fail(request, failure)
+                self._ledger.fail(request, job.domain.owner, failure)
         self._ledger.move(job, Phase.QUEUED)
 
     def _dispatch(self, now: float) -> None:
         self._forkservers.next_suspects()
-        while self._admits() and (number := self._ledger.jobs.queue.pop()) is not None:
-            job = self._ledger.jobs[number]
-            forkserver = self._forkservers.forkserver_of(job)
-            job.seconds = max(job.patience.values())
-            self._ledger.actions.append(act.Run(number, forkserver, job.seconds))
-            self._ledger.move(job, Phase.RUNNING)
-            self._ledger.supervision.began(number, job.seconds, forkserver, now)
-        while not self._ledger.draining and self._admits() and (assisted := self._ledger.assistance.next()):
-            self._ledger.counters["assistants"] += 1
+        for loan in list(self._ledger.jobs.loans):
+            self._run(self._ledger.jobs[loan], now)
+        while self._admits() and (number := self._ledger.jobs.queue.pop(self._has_enough)) is not None:
+            self._run(self._ledger.jobs[number], now)
+        while not self._ledger.draining and self._admits():
+            assisted = self._ledger.assistance.next(self._has_enough, now)
+            if assisted is None:
+                break
+            self._ledger.count(self._ledger.jobs[assisted[0]].domain.owner, "assistants")
             self._ledger.actions.append(act.Assist(*assisted))
+
+    def _run(self, job: Job, now: float) -> None:
+        forkserver = self._forkservers.forkserver_of(job)
+        job.seconds = max(job.patience.values())
+        job.began, job.charged = now, job.expected
+        self._ledger.actions.append(act.Run(job.number, forkserver, job.seconds))
+        self._ledger.move(job, Phase.RUNNING)
+        self._ledger.supervision.began(job.number, job.seconds, forkserver, now)
+
+    def _has_enough(self, owner: Owner) -> bool:
+        """Whether the owner holds as many slots as it may."""
+        return self._ledger.held_by(owner) >= self._allowances.of(owner)
 
     def _admits(self) -> bool:
         """Whether a slot is free, and there is memory for one more; the first always fits."""
@@ -305,7 +362,7 @@ class Scheduler:
             if job.phase is Phase.RUNNING and at_once:
                 for request in list(job.waiters):
                     self._ledger.requests.release(request)
-                    self._ledger.fail(request, stopping(job.kernel))
+                    self._ledger.fail(request, job.domain.owner, stopping(job.kernel))
                 self._waiter_left(job, now)
             elif job.phase not in HOLDS_SLOT:
                 self._ledger.fail_job(job, stopping(job.kernel))
@@ -323,4 +380,8 @@ class Scheduler:
             assert (Overdue(job.number) in self._ledger.deadlines) == (job.phase in HOLDS_SLOT), (
                 f"nobody looks after {job}"
             )
-        assert not (self.queued and self._admits()), "a slot is free and a job is queued"
+        assert not self._ledger.jobs.loans, "a job is queued that needs no slot"
+        idle = [
+            job for job in self._ledger.jobs if job.phase is Phase.QUEUED and not self._has_enough(job.domain.owner)
+        ]
+        assert not (idle and self._admits()), f"a slot is free and {idle} are queued"

@@ -1,4 +1,4 @@
-"""The daemon's connections: accepts, knows each peer by SO_PEERCRED, greets, and hands messages to the engine.
+"""The daemon's connections: accepts, knows each peer by its credentials, greets, and hands messages to the desk.
 
 A peer that breaks the protocol gets a `Refusal` that says what was wrong, and its connection ends; nobody else notices.
 Connections take turns, message by message. One that does not read its answers is not read from while `OUTBOX_FULL`
@@ -7,175 +7,90 @@ bytes wait for it, and disconnected when what was asked before has made them `OU
 
 import contextlib
 import itertools
-import os
 import socket
-import struct
-from collections import deque
-from typing import Literal
 
 import anyio
 import anyio.abc
 import anyio.lowlevel
 
+from compilepool.daemon.credentials import credentials_of, process_of
+from compilepool.daemon.desk import Desk
 from compilepool.daemon.engine import Engine
-from compilepool.daemon.events import Domain
 from compilepool.daemon.listener import Listener
 from compilepool.daemon.log import event as log_event
+from compilepool.daemon.owner import Owner
+from compilepool.daemon.peer import Peer
+from compilepool.daemon.quota import CONNECTIONS, Quotas, Usage
 from compilepool.protocol import messages as m
-from compilepool.protocol.connection import Connection, End
-from compilepool.protocol.errors import CompilePoolError, ProtocolError, Refused, to_wire
-from compilepool.protocol.frames import Buffer
+from compilepool.protocol.errors import CompilePoolError, Refused
 
 CAPABILITIES = ["compile-source"]
-# A client reads all the time; 8 MiB are a hundred answers, and 256 MiB a bound for one that does not.
-OUTBOX_FULL = 8 << 20
-OUTBOX_LIMIT = 256 << 20
-CHUNK_BYTES = 256 << 10
 # Who breaks the protocol is told after a moment: one that tries again and again costs nobody much.
 REFUSAL_SECONDS = 0.1
-GREETING_SECONDS = 10.0
-FLUSH_SECONDS = 5.0
-_UCRED = struct.Struct("3i")
-
-
-class Peer:
-    """One connection and what is known of its other end; `post` queues a message for it."""
-
-    def __init__(self, number: int, pid: int, uid: int) -> None:
-        self.number = number
-        self.pid = pid
-        self.uid = uid
-        # Requests whose results are wanted without files, where the store has them.
-        self.lean: set[int] = set()
-        # A forkserver that was told to import: it may have workers.
-        self.adopted = False
-        self.role: Literal["unknown", "client", "forkserver"] = "unknown"
-        self.domain = Domain(uid, "")
-        self.connection = Connection(End.DAEMON)
-        self.scope = anyio.CancelScope(deadline=anyio.current_time() + GREETING_SECONDS)
-        self._outbox: deque[Buffer] = deque()
-        self._waiting = 0
-        self._wake = anyio.Event()
-        self._sent = anyio.Event()
-        self._finished = False
-        self.refused = False
-
-    def __repr__(self) -> str:
-        return f"<Peer [{self.role} {self.number} | pid {self.pid} | outbox: {self._waiting} bytes]>"
-
-    def greeted(self, hello: m.Hello) -> None:
-        """The peer has said who it is."""
-        if hello.role == "forkserver" and hello.toolchain is None:
-            raise ProtocolError("a forkserver has a toolchain")
-        self.role = hello.role
-        self.domain = Domain(self.uid, hello.toolchain.fingerprint if hello.toolchain else "")
-        self.scope.deadline = float("inf")
-
-    def post(self, message: m.AnyMessage, segments: tuple[bytes, ...] = ()) -> None:
-        """Queue a message; a peer that lets too much wait is disconnected."""
-        if self._finished:
-            return
-        try:
-            buffers = self.connection.send(message, segments)
-        except Refused as exc:
-            self.refuse(exc)
-            return
-        self._outbox.extend(buffers)
-        self._waiting += sum(map(len, buffers))
-        if self._waiting > OUTBOX_LIMIT:
-            log_event("not-reading", peer=self.number, waiting=self._waiting)
-            self._outbox.clear()
-            self.finish()
-        self._wake.set()
-
-    def refuse(self, error: CompilePoolError) -> None:
-        """Say why, then disconnect."""
-        log_event("refused", peer=self.number, pid=self.pid, uid=self.uid, reason=error)
-        self.post(m.Refusal(to_wire(error)))
-        self.refused = True
-        self.finish()
-
-    def finish(self) -> None:
-        """Send what is queued, for at most FLUSH_SECONDS, then disconnect."""
-        self._finished = True
-        self.scope.deadline = anyio.current_time() + FLUSH_SECONDS
-        self._wake.set()
-
-    async def has_room(self) -> None:
-        """Wait until little waits to be sent."""
-        while self._waiting > OUTBOX_FULL and not self._finished:
-            self._sent = anyio.Event()
-            await self._sent.wait()
-
-    async def send_all(self, stream: anyio.abc.ByteSendStream) -> None:
-        """Send what is posted, until `finish`."""
-        while True:
-            while self._outbox:
-                chunk = self._next_chunk()
-                await stream.send(chunk)
-                self._waiting -= len(chunk)
-                self._sent.set()
-            if self._finished:
-                return
-            self._wake = anyio.Event()
-            await self._wake.wait()
-
-    def _next_chunk(self) -> bytes:
-        """What is to be sent next, small parts together: each send is a turn of the loop."""
-        parts = [self._outbox.popleft()]
-        size = len(parts[0])
-        while self._outbox and size + len(self._outbox[0]) <= CHUNK_BYTES:
-            parts.append(self._outbox.popleft())
-            size += len(parts[-1])
-        return b"".join(parts)
 
 
 class Server:
-    """Serves one listening socket."""
+    """Serves the listening sockets."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._desk = Desk(engine)
+        self._quotas = Quotas()
         self._numbers = itertools.count(1)
         self._accepting = anyio.CancelScope()
 
-    async def serve(self, listener: Listener) -> None:
-        """Accept until `stop`, leave the socket's path to a successor, and wait for the connections to end."""
+    async def serve(self, listeners: list[Listener]) -> None:
+        """Accept until `stop`, leave the sockets to a successor, and wait for the connections to end."""
         async with anyio.create_task_group() as connections:
             with self._accepting:
-                while True:
-                    connected = await _accept(listener.socket)
-                    connections.start_soon(self._connection, connected)
-            listener.close()
+                async with anyio.create_task_group() as accepting:
+                    for listener in listeners:
+                        accepting.start_soon(self._accept_all, listener, connections)
+            for listener in listeners:
+                listener.close()
 
     def stop(self) -> None:
         """Accept no more."""
         self._accepting.cancel()
 
-    async def _connection(self, connected: socket.socket) -> None:
-        pid, uid, _ = _UCRED.unpack(connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
-        peer = Peer(next(self._numbers), pid, uid)
-        peer.post(
-            m.Welcome(m.PROTOCOL_MIN, m.PROTOCOL_MAX, CAPABILITIES, self._engine.instance, self._engine.config.slots)
-        )
-        async with await anyio.abc.UNIXSocketStream.from_socket(connected) as stream:
-            with peer.scope:
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(self._read, stream, peer)
-                    await _write(stream, peer)
-                    if not peer.refused:
-                        tasks.cancel_scope.cancel()
-        self._engine.left(peer, "it disconnected")
+    async def _accept_all(self, listener: Listener, connections: anyio.abc.TaskGroup) -> None:
+        while True:
+            connected = await _accept(listener.socket)
+            connections.start_soon(self._connection, connected, listener.namespace)
 
-    async def _read(self, stream: anyio.abc.ByteReceiveStream, peer: Peer) -> None:
+    async def _connection(self, connected: socket.socket, namespace: str) -> None:
+        who = credentials_of(connected)
+        owner = Owner(namespace, who.uid)
+        sees = None if self._engine.access.is_admin(who, namespace) else owner
+        usage = self._quotas.connected(owner)
+        peer = Peer(next(self._numbers), who, process_of(connected, who.pid), owner, sees, usage)
+        engine = self._engine
+        peer.post(
+            m.Welcome(m.PROTOCOL_MIN, m.PROTOCOL_MAX, CAPABILITIES, engine.instance, engine.config.slots, peer.name)
+        )
+        try:
+            async with await anyio.abc.UNIXSocketStream.from_socket(connected) as stream:
+                with peer.scope:
+                    async with anyio.create_task_group() as tasks:
+                        tasks.start_soon(self._read, stream, peer, usage)
+                        await _write(stream, peer)
+                        if not peer.refused:
+                            tasks.cancel_scope.cancel()
+        finally:
+            self._engine.left(peer, "it disconnected")
+            peer.release()
+            self._quotas.disconnected(owner)
+
+    async def _read(self, stream: anyio.abc.ByteReceiveStream, peer: Peer, usage: Usage) -> None:
         """Take messages until the peer closes; one that breaks the protocol is refused."""
         try:
-            if peer.uid != os.getuid():
-                raise Refused(f"this daemon serves uid {os.getuid()} only, and you are uid {peer.uid}: start your own")
+            self._admit(peer, usage)
             async for chunk in stream:
                 for received in peer.connection.receive(chunk):
                     self._take(peer, received.message, received.segments)
                     await anyio.lowlevel.checkpoint()
                     await peer.has_room()
+                peer.received()
             peer.connection.receive_eof()
         except CompilePoolError as exc:
             await anyio.sleep(REFUSAL_SECONDS)
@@ -186,12 +101,20 @@ class Server:
         else:
             peer.finish()
 
+    def _admit(self, peer: Peer, usage: Usage) -> None:
+        if refusal := self._engine.access.refusal(peer.who, peer.owner.namespace):
+            raise Refused(refusal)
+        if usage.connections > CONNECTIONS:
+            raise Refused(f"you have {CONNECTIONS} connections, the most that are taken: close some first")
+
     def _take(self, peer: Peer, message: m.AnyMessage, segments: tuple[bytes, ...]) -> None:
         if isinstance(message, m.Hello):
+            if refusal := self._engine.access.refusal_of_role(peer.who, peer.owner.namespace, message.role):
+                raise Refused(refusal)
             peer.greeted(message)
             self._engine.joined(peer)
         else:
-            self._engine.received(peer, message, segments)
+            self._desk.received(peer, message, segments)
 
 
 async def _accept(listener: socket.socket) -> socket.socket:

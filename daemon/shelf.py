@@ -63,14 +63,14 @@ class Shelf:
                     return stored
         return None
 
-    def put(self, key: str, uid: int, identity: Identity, stored: Stored) -> None:
+    def put(self, key: str, owner: str, identity: Identity, stored: Stored) -> None:
         """Keep it."""
         self._publishing[key] = stored
-        self._tasks.start_soon(self._put, key, uid, identity, stored)
+        self._tasks.start_soon(self._put, key, owner, identity, stored)
 
-    async def _put(self, key: str, uid: int, identity: Identity, stored: Stored) -> None:
+    async def _put(self, key: str, owner: str, identity: Identity, stored: Stored) -> None:
         with anyio.CancelScope(shield=True):
-            await self.change(lambda store: store.put(key, uid, identity, stored))
+            await self.change(lambda store: store.put(key, owner, identity, stored))
         self._publishing.pop(key, None)
 
     async def recover(self) -> None:

@@ -25,8 +25,8 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -51,7 +51,7 @@ _INDEX_BYTES = 128 << 10
 class Bounds:
     """How much may be kept.
 
-    size, objects: bytes and objects in all; user: bytes of one user (None: all)
+    size, objects: bytes and objects in all; user: bytes of one owner (None: all); of_user: by uid, where it differs
     free: bytes that stay free on the disk
     """
 
@@ -59,6 +59,11 @@ class Bounds:
     objects: int = 500_000
     user: int | None = None
     free: int = 1 << 30
+    of_user: Mapping[str, int] = field(default_factory=dict)
+
+    def of(self, owner: str) -> int | None:
+        """The most bytes of this owner ('1000', 'team-a/1000')."""
+        return self.of_user.get(owner.rpartition("/")[2], self.user)
 
 
 class Store:
@@ -77,7 +82,7 @@ class Store:
         self._index: Index | None = None
         self._changing = threading.RLock()
         self._counting = threading.Lock()
-        self._totals: dict[int, tuple[int, int]] = {}
+        self._totals: dict[str, tuple[int, int]] = {}
         self._uses: dict[str, tuple[int, float]] = {}
         self._names = itertools.count()
 
@@ -91,6 +96,10 @@ class Store:
         """Objects and bytes that are kept."""
         totals = list(self._totals.values())
         return sum(count for count, _ in totals), sum(size for _, size in totals)
+
+    def total_of(self, owner: str) -> tuple[int, int]:
+        """Objects and bytes of one owner."""
+        return self._totals.get(owner, (0, 0))
 
     # ---- life
 
@@ -169,21 +178,21 @@ class Store:
             hits, _ = self._uses.get(key, (0, 0.0))
             self._uses[key] = hits + 1, self._clock()
 
-    def read(self, key: str, uid: int) -> tuple[Sealed, Stored] | None:
+    def read(self, key: str, owner: str) -> tuple[Sealed, Stored] | None:
         """An object of this user's, with what it is about; to look at it is no use of it."""
         found = self._read(key)
-        return found if found is not None and found[0].uid == uid else None
+        return found if found is not None and found[0].owner == owner else None
 
-    def put(self, key: str, uid: int, identity: Identity, stored: Stored) -> bool:
+    def put(self, key: str, owner: str, identity: Identity, stored: Stored) -> bool:
         """Publish; whether it is kept. A failure is counted and logged, never raised."""
         now = self._clock()
-        raw = render(key, uid, identity, stored, now)
+        raw = render(key, owner, identity, stored, now)
         with self._changing:
             if self._lock is None:
                 return False
             try:
-                self._make_room(uid, len(raw))
-                self._publish(key, raw, entry_of(key, len(raw), now, uid, identity, stored.contents))
+                self._make_room(owner, len(raw))
+                self._publish(key, raw, entry_of(key, len(raw), now, owner, identity, stored.contents))
             except OSError as exc:
                 self._failed("write", key, exc)
                 return False
@@ -206,35 +215,35 @@ class Store:
 
     # ---- administration
 
-    def entries(self, uid: int, after: str, most: int) -> list[Entry]:
+    def entries(self, owner: str, after: str, most: int) -> list[Entry]:
         """A user's objects in the order of their keys, those after this one."""
         with self._changing:
             self._note_uses()
-            return self._with_index(lambda index: index.after(after, most, uid)) or []
+            return self._with_index(lambda index: index.after(after, most, owner)) or []
 
-    def pin(self, keys: Iterable[str], uid: int, *, pinned: bool) -> list[Entry]:
+    def pin(self, keys: Iterable[str], owner: str, *, pinned: bool) -> list[Entry]:
         """Never evict these, or evict them again like others; those that are there."""
         with self._changing:
-            mine = self._mine(keys, uid)
+            mine = self._mine(keys, owner)
             self._with_index(lambda index: index.pin([entry.key for entry in mine], pinned=pinned))
             return mine
 
-    def remove(self, keys: Iterable[str], uid: int) -> list[Entry]:
+    def remove(self, keys: Iterable[str], owner: str) -> list[Entry]:
         """Throw these away; those that were there."""
         with self._changing:
-            mine = self._mine(keys, uid)
+            mine = self._mine(keys, owner)
             self._discard(mine)
             return mine
 
-    def verify(self, keys: Iterable[str], uid: int) -> list[Entry]:
+    def verify(self, keys: Iterable[str], owner: str) -> list[Entry]:
         """Read these; those that were damaged, and are gone."""
         with self._changing:
-            mine = self._mine(keys, uid)
+            mine = self._mine(keys, owner)
         return [entry for entry in mine if self._read(entry.key) is None]
 
-    def _mine(self, keys: Iterable[str], uid: int) -> list[Entry]:
+    def _mine(self, keys: Iterable[str], owner: str) -> list[Entry]:
         found = self._with_index(lambda index: [index.get(key) for key in keys]) or []
-        return [entry for entry in found if entry is not None and entry.uid == uid]
+        return [entry for entry in found if entry is not None and entry.owner == owner]
 
     # ---- files
 
@@ -271,23 +280,23 @@ class Store:
 
     # ---- room
 
-    def _make_room(self, uid: int, size: int) -> None:
+    def _make_room(self, owner: str, size: int) -> None:
         """Evict until an object of so many bytes fits; raises OSError when it can't."""
-        bounds, ours = self.bounds, self._totals.get(uid, (0, 0))
-        if bounds.user is not None and ours[1] + size > bounds.user:
-            self._evict(ours[1] + size - _slackened(bounds.user), 0, uid)
+        bounds, ours = self.bounds, self._totals.get(owner, (0, 0))
+        if (most := bounds.of(owner)) is not None and ours[1] + size > most:
+            self._evict(ours[1] + size - _slackened(most), 0, owner)
         count, total = self.total
         if total + size > bounds.size or count + 1 > bounds.objects:
             self._evict(total + size - _slackened(bounds.size), count + 1 - _slackened(bounds.objects), None)
         while free(self.root) - size < bounds.free:
             self._evict(size, 0, None)
 
-    def _evict(self, size: int, count: int, uid: int | None) -> None:
+    def _evict(self, size: int, count: int, owner: str | None) -> None:
         """Throw away what was used longest ago, until so many bytes and objects are gone."""
         self._note_uses()
         while size > 0 or count > 0:
             victims = []
-            for entry in self._with_index(lambda index: index.oldest(_BATCH, uid)) or []:
+            for entry in self._with_index(lambda index: index.oldest(_BATCH, owner)) or []:
                 if size <= 0 and count <= 0:
                     break
                 victims.append(entry)
@@ -353,26 +362,26 @@ class Store:
             self.damaged += 1
             path.unlink(missing_ok=True)
             return None
-        return entry_of(key, size, sealed.created, sealed.uid, sealed.identity, sealed.contents)
+        return entry_of(key, size, sealed.created, sealed.owner, sealed.identity, sealed.contents)
 
     def _add(self, index: Index, entries: list[Entry]) -> None:
         for entry in entries:
             before = index.get(entry.key)
-            self._count(entry.uid, 1, entry.size)
+            self._count(entry.owner, 1, entry.size)
             if before is not None:
-                self._count(before.uid, -1, -before.size)
+                self._count(before.owner, -1, -before.size)
         index.add(entries)
 
     def _forget(self, index: Index, keys: list[str]) -> None:
         for key in keys:
             self._uses.pop(key, None)
             if (entry := index.get(key)) is not None:
-                self._count(entry.uid, -1, -entry.size)
+                self._count(entry.owner, -1, -entry.size)
         index.discard(keys)
 
-    def _count(self, uid: int, count: int, size: int) -> None:
-        before = self._totals.get(uid, (0, 0))
-        self._totals[uid] = before[0] + count, before[1] + size
+    def _count(self, owner: str, count: int, size: int) -> None:
+        before = self._totals.get(owner, (0, 0))
+        self._totals[owner] = before[0] + count, before[1] + size
 
     def _note_uses(self) -> None:
         with self._counting:

@@ -59,12 +59,16 @@ _GREETING = {
     End.FORKSERVER: _decoder(m.Welcome | m.Refusal),
 }
 _OPEN = {End.CLIENT: _decoder(m.ToClient), End.FORKSERVER: _decoder(m.ToForkserver)}
-_LIMITS_FROM = {"client": CLIENT_LIMITS, "forkserver": OPEN_LIMITS}
-_OPEN_FROM = {"client": _decoder(m.FromClient), "forkserver": _decoder(m.FromForkserver)}
+_LIMITS_FROM = {"client": CLIENT_LIMITS, "forkserver": OPEN_LIMITS, "backend": OPEN_LIMITS}
+_OPEN_FROM = {
+    "client": _decoder(m.FromClient),
+    "forkserver": _decoder(m.FromForkserver),
+    "backend": _decoder(m.FromForkserver),
+}
 _ENCODER = msgspec.msgpack.Encoder()
 
 # How many payload segments a message has; a message that is not here has none.
-_ONE_SEGMENT = (m.Compile, m.Execute, m.Spawn)
+_ONE_SEGMENT = (m.Compile, m.Execute, m.Spawn, m.Lower)
 _CONTENTS = (m.Compiled, m.JobDone, m.Object, m.AddObject)
 
 
@@ -87,6 +91,11 @@ class Connection:
 
     def __repr__(self) -> str:
         return f"<Connection [{self.end.value} | {self.state.value} | {self._frames!r}]>"
+
+    @property
+    def buffered(self) -> int:
+        """Bytes that have arrived and are no whole message yet."""
+        return self._frames.buffered
 
     def receive(self, received: Buffer) -> Iterator[Received]:
         """Yield every message that these bytes complete; ProtocolError ends the connection."""

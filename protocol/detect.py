@@ -29,14 +29,14 @@ COMPILES = {"triton": ("",), "torch": ("version.py", "_inductor", "bin", "utils/
 
 
 @functools.cache
-def detect() -> Toolchain:
-    """This process's toolchain; raises NoToolchain with what to install."""
+def detect(*, with_torch: bool = True) -> Toolchain:
+    """This process's toolchain; raises NoToolchain with what to install. A backend's is one without torch."""
     return Toolchain(
         python=f"{platform.python_implementation()} {platform.python_version()} {sys.implementation.cache_tag}",
         executable=sys.executable,
         platform=f"{sys.platform}-{platform.machine()}",
         triton=_describe("triton"),
-        torch=_describe("torch"),
+        torch=_describe("torch") if with_torch else "none",
         libraries=" ".join(f"{name}={os.environ[name]}" for name in LIBRARY_VARIABLES if os.environ.get(name)),
         compilepool=_described(Path(__file__).parents[1], version("compilepool"), ("daemon/worker", "protocol")),
     )

@@ -14,7 +14,15 @@ _NAMES = frozenset({"DISABLE_LLVM_OPT", "DISABLE_PTXAS_OPT", "PTXAS_OPTIONS", "R
 _PLACES = frozenset({"TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"})
 
 # What loads code into an interpreter: a part of the toolchain, since a forkserver is started with it.
-LIBRARY_VARIABLES = ("LD_PRELOAD", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME")
+LIBRARY_VARIABLES = (
+    "LD_PRELOAD",
+    "LD_LIBRARY_PATH",
+    "LD_AUDIT",
+    "PYTHONPATH",
+    "PYTHONHOME",
+    "PYTHONUSERBASE",
+    "PYTHONNOUSERSITE",
+)
 
 
 def decides_compiles(name: str) -> bool:
@@ -22,6 +30,11 @@ def decides_compiles(name: str) -> bool:
     return name.startswith(_PREFIXES) or name in _NAMES
 
 
+def may_be_set(name: str) -> bool:
+    """Whether a request may set a variable of this name: what loads code is the toolchain's, and no request's."""
+    return decides_compiles(name) and name not in _PLACES
+
+
 def compile_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The part of an environment that a request carries."""
-    return {name: value for name, value in environ.items() if decides_compiles(name) and name not in _PLACES}
+    return {name: value for name, value in environ.items() if may_be_set(name)}

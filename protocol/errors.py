@@ -41,9 +41,13 @@ class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CompilePoolError(Exception):
-    """Base of every error that compilepool raises."""
+    """Base of every error that compilepool raises.
+
+    request: its name in the daemon's log, e.g. '3f2a9c1b-7'; '' where there is none
+    """
 
     kind: FailureKind
+    request = ""
 
     def __init__(self, message: str, kernel: str = "") -> None:
         super().__init__(message)
@@ -53,8 +57,8 @@ class CompilePoolError(Exception):
     def __str__(self) -> str:
         return f"{self.kernel}: {self.message}" if self.kernel else self.message
 
-    def __reduce__(self) -> tuple[type["CompilePoolError"], tuple[str, str]]:
-        return type(self), (self.message, self.kernel)
+    def __reduce__(self) -> tuple[type["CompilePoolError"], tuple[str, str], dict[str, str]]:
+        return type(self), (self.message, self.kernel), {"request": self.request}
 
 
 class CompileError(CompilePoolError):

@@ -72,6 +72,11 @@ class FrameDecoder:
         return f"<FrameDecoder [buffered: {len(self._buffer)} bytes]>"
 
     @property
+    def buffered(self) -> int:
+        """Bytes that belong to a frame which has not ended."""
+        return len(self._buffer)
+
+    @property
     def mid_frame(self) -> bool:
         """Whether a frame has begun and not ended: an EOF now is a truncation."""
         return bool(self._buffer) or self._lengths is not None

@@ -7,9 +7,25 @@ don't know, so that later versions can greet earlier ones; every other message r
 
 from typing import Literal
 
-import msgspec
-
 from compilepool.protocol.errors import Failure
+from compilepool.protocol.forkserving import (
+    Adopt as Adopt,
+    Assist as Assist,
+    Assisted as Assisted,
+    Greeting as Greeting,
+    JobDone as JobDone,
+    JobFailed as JobFailed,
+    Kill as Kill,
+    Lower as Lower,
+    Message as Message,
+    Ping as Ping,
+    Pong as Pong,
+    Progress as Progress,
+    Ready as Ready,
+    Retire as Retire,
+    Spawn as Spawn,
+    Unfit as Unfit,
+)
 from compilepool.protocol.terms import (
     Call as Call,
     Contents as Contents,
@@ -18,13 +34,16 @@ from compilepool.protocol.terms import (
     Event as Event,
     Identity as Identity,
     Limits as Limits,
+    Lowering as Lowering,
     ObjectInfo as ObjectInfo,
     Origin as Origin,
     Priority as Priority,
     Recipe as Recipe,
+    Role as Role,
     Setting as Setting,
     StatusReport as StatusReport,
     Unit as Unit,
+    UserReport as UserReport,
 )
 from compilepool.protocol.toolchain import Toolchain
 
@@ -32,32 +51,28 @@ PROTOCOL_MIN = 1
 PROTOCOL_MAX = 1
 
 
-class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type"):
-    """Base of every message after the greeting."""
-
-
-class Greeting(msgspec.Struct, frozen=True, tag_field="type"):
-    """Base of the two greetings."""
-
-
 # ---- greeting
 
 
 class Welcome(Greeting, frozen=True, tag="welcome"):
-    """Daemon's first message: which protocols it speaks, what it can do, which run of it this is, workers at once."""
+    """Daemon's first message: which protocols it speaks, what it can do, which run of it this is, workers at once.
+
+    connection: names this connection in the daemon's log: request 7 is 'CONNECTION-7' there
+    """
 
     protocol_min: int
     protocol_max: int
     capabilities: list[str]
     instance: str
     slots: int = 1
+    connection: str = ""
 
 
 class Hello(Greeting, frozen=True, tag="hello"):
     """Peer's first message: the protocol it chose, its role, and its toolchain (None: it only asks and administers)."""
 
     protocol: int
-    role: Literal["client", "forkserver"]
+    role: Role
     toolchain: Toolchain | None = None
 
 
@@ -119,10 +134,14 @@ class GetStatus(Message, frozen=True, tag="get-status"):
 
 
 class ListObjects(Message, frozen=True, tag="list-objects"):
-    """Ask what the store has of this user: the first few keys after `after`."""
+    """Ask what the store has of this user: the first few keys after `after`.
+
+    owner: of another user, e.g. '1000', 'team-a/1000', 'shared'; for administrators
+    """
 
     id: int
     after: str = ""
+    owner: str = ""
 
 
 class ReadObject(Message, frozen=True, tag="read-object"):
@@ -141,11 +160,15 @@ class AddObject(Message, frozen=True, tag="add-object"):
 
 
 class ManageObjects(Message, frozen=True, tag="manage-objects"):
-    """Pin objects of this user, unpin, remove or verify (read) them; keys that are not there are ignored."""
+    """Pin objects of this user, unpin, remove or verify (read) them; keys that are not there are ignored.
+
+    owner: as in `ListObjects`
+    """
 
     id: int
     action: Literal["pin", "unpin", "remove", "verify"]
     keys: list[str]
+    owner: str = ""
 
 
 class GetEvents(Message, frozen=True, tag="get-events"):
@@ -257,96 +280,6 @@ class Refusal(Message, frozen=True, tag="refusal"):
     failure: Failure
 
 
-# ---- daemon to forkserver
-
-
-class Adopt(Message, frozen=True, tag="adopt"):
-    """The first answer to a forkserver's hello, or `Retire` is: it is the one, and imports.
-
-    replaces: process numbers of forkservers of this domain that were given up, and may be stopped, but not gone
-    """
-
-    replaces: list[int] = []
-
-
-class Spawn(Message, frozen=True, tag="spawn"):
-    """Let a worker do one job, and stop it at its limits. Segment: the source (UTF-8), or the pickled callable."""
-
-    job: int
-    task: Recipe | Call
-    cache_dir: str
-    limits: Limits
-
-
-class Assist(Message, frozen=True, tag="assist"):
-    """Let another worker compile configs of a job that runs; answered by `Assisted`."""
-
-    job: int
-
-
-class Kill(Message, frozen=True, tag="kill"):
-    """Kill the workers of a job and what they started; answered by `JobFailed` if it had not ended by itself."""
-
-    job: int
-
-
-class Ping(Message, frozen=True, tag="ping"):
-    """Say that you are there: answered by `Pong` at once, whatever runs."""
-
-
-class Retire(Message, frozen=True, tag="retire"):
-    """Exit; the daemon needs no forkserver here (the reason is for the log)."""
-
-    reason: str
-
-
-# ---- forkserver to daemon
-
-
-class Ready(Message, frozen=True, tag="ready"):
-    """The forkserver has imported everything and compiled once; it took this many seconds."""
-
-    seconds: float
-
-
-class Unfit(Message, frozen=True, tag="unfit"):
-    """The forkserver can't serve (an import failed, a second thread is running) and exits."""
-
-    reason: str
-
-
-class Pong(Message, frozen=True, tag="pong"):
-    """The answer to a `Ping`."""
-
-
-class Progress(Message, frozen=True, tag="progress"):
-    """So many configs of a job are taken by no worker yet. Only jobs of several configs say so."""
-
-    job: int
-    unclaimed: int
-
-
-class Assisted(Message, frozen=True, tag="assisted"):
-    """A worker that assisted has ended: there was a config for it, or not, or its job is over."""
-
-    job: int
-
-
-class JobDone(Message, frozen=True, tag="job-done"):
-    """A worker's result. Segments as `Contents` says."""
-
-    job: int
-    contents: Contents
-
-
-class JobFailed(Message, frozen=True, tag="job-failed"):
-    """A worker's failure, or its death."""
-
-    job: int
-    failure: Failure
-    cost: Cost
-
-
 ToClient = (
     Compiled
     | Failed
@@ -361,7 +294,7 @@ ToClient = (
     | Stopping
     | Refusal
 )
-ToForkserver = Adopt | Spawn | Assist | Kill | Ping | Retire | Refusal
+ToForkserver = Adopt | Spawn | Assist | Kill | Ping | Retire | Refusal | Compiled | Failed
 FromClient = (
     Compile
     | Execute
@@ -377,5 +310,5 @@ FromClient = (
     | Stop
     | StartFailed
 )
-FromForkserver = Ready | Unfit | Pong | Progress | Assisted | JobDone | JobFailed
+FromForkserver = Ready | Unfit | Pong | Progress | Assisted | JobDone | JobFailed | Lower | Cancel
 AnyMessage = Greeting | Message

@@ -7,6 +7,7 @@ import msgspec
 Priority = Literal["foreground", "background"]
 Origin = Literal["compiled", "joined", "store"]
 Setting = bool | int | float | str | None
+Role = Literal["client", "forkserver", "backend"]
 
 
 class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="kernel"):
@@ -36,6 +37,20 @@ class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="k
 
     name: str
     environment: dict[str, str]
+
+
+class Lowering(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="lowering"):
+    """A kernel whose frontend is done: its TTIR is to become a binary. All that decides the result, but the TTIR.
+
+    name: of the kernel
+    target: backend, architecture and threads of a warp, e.g. 'cuda:90:32'
+    options: the backend's, as JSON with sorted keys
+    """
+
+    name: str
+    target: str
+    options: str
+    keep_ir: bool = False
 
 
 class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -128,11 +143,34 @@ class Event(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fields: dict[str, str]
 
 
-class StatusReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the daemon says of itself; seconds and bytes throughout.
+class UserReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one user has: connections, jobs, and what is kept for them in the store (bytes).
 
+    user: '1000', or 'team-a/1000'
+    slot_seconds: for how long slots were held in all; cpu_seconds: what their workers took
+    most: slots at once (None: all)
+    """
+
+    user: str
+    connections: int
+    running: int
+    queued: int
+    waiting_for_forkserver: int
+    slot_seconds: float
+    cpu_seconds: float
+    most: int | None
+    requests: int
+    store_bytes: int
+    store_objects: int
+
+
+class StatusReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the daemon says of itself; seconds and bytes throughout. What is counted is the asking user's own.
+
+    administrator: whoever asks sees everything: counts are of all users, and `users` has a line for each
+    backends: what compiles TTIR for all users
     held_back: why queued jobs wait although slots are free; '' when none does
-    store_bytes, store_objects: what is kept, for all users; store_limit: at most so many bytes
+    store_bytes, store_objects: what is kept; store_limit: at most so many bytes
     store_trouble: why nothing is kept; '' when all is well
     """
 
@@ -158,3 +196,6 @@ class StatusReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     counters: dict[str, int]
     cpu_seconds: float
     rss: int
+    administrator: bool = True
+    users: list[UserReport] = []
+    backends: list[str] = []

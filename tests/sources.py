@@ -41,7 +41,10 @@ def pointwise(name: str, body: str = "value + 1.0", prelude: str = "") -> Kernel
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Two FIFOs that hold a worker at a known place: it has `started`, and waits for `go`."""
+    """Two FIFOs that hold a worker at a known place: it has `started`, and waits for `go`.
+
+    It opens both for reading, which its sandbox lets it do; each waits for who opens the other end.
+    """
 
     started: Path
     go: Path
@@ -50,13 +53,13 @@ class Gate:
         """What the kernel's source executes first."""
         return (
             "import os\n"
-            f"os.close(os.open({str(self.started)!r}, os.O_WRONLY))\n"
+            f"os.close(os.open({str(self.started)!r}, os.O_RDONLY))\n"
             f"os.close(os.open({str(self.go)!r}, os.O_RDONLY))\n"
         )
 
     def wait_started(self) -> None:
         """Block until the worker is at the gate."""
-        os.close(os.open(self.started, os.O_RDONLY))
+        os.close(os.open(self.started, os.O_WRONLY))
 
     def open(self) -> None:
         """Let the worker go on."""

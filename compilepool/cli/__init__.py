@@ -8,8 +8,9 @@ from compilepool.cli.admin import events, status, stop
 from compilepool.cli.bundles import bundle
 from compilepool.cli.cache import cache
 from compilepool.cli.compiling import compile_command, demo
+from compilepool.cli.install import install
 from compilepool.cli.running import run
-from compilepool.cli.serving import forkserver, serve
+from compilepool.cli.serving import backend, forkserver, serve
 
 
 class _InOrder(click.Group):
@@ -30,5 +31,5 @@ def main() -> None:
     """
 
 
-for _command in (demo, run, compile_command, status, events, cache, bundle, stop, serve, forkserver):
+for _command in (demo, run, compile_command, status, events, cache, bundle, stop, serve, forkserver, backend, install):
     main.add_command(_command)

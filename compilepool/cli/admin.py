@@ -1,6 +1,7 @@
 """`compilepool status`, `compilepool events` and `compilepool stop`."""
 
 import json
+import pwd
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -8,7 +9,8 @@ import click
 import msgspec
 
 from compilepool.cli.common import json_option, running_pool, socket_option
-from compilepool.protocol.messages import Event, StatusReport
+from compilepool.cli.sizes import count_text, size_text
+from compilepool.protocol.messages import Event, StatusReport, UserReport
 
 
 @click.command()
@@ -65,10 +67,32 @@ def _text(report: StatusReport) -> str:
         "memory": f"{_mib(report.memory_available)} available",
         "clients": str(report.clients),
         "forkservers": "; ".join(report.forkservers) or "none attached (a client starts one when it needs it)",
+        "backends": "; ".join(report.backends) or "none (users share nothing)",
         "compiled": f"{report.cpu_seconds:.1f} CPU seconds",
         "counters": counters,
     }
-    return "\n".join(f"{name + ':':<13}{value}" for name, value in lines.items())
+    text = [f"{name + ':':<13}{value}" for name, value in lines.items()]
+    if len(report.users) > 1:
+        text += ["users:", *(f"  {_user(user)}" for user in report.users)]
+    return "\n".join(text)
+
+
+def _user(user: UserReport) -> str:
+    most = f" of at most {user.most}" if user.most is not None else ""
+    return (
+        f"{_name(user.user)}: {user.running} running{most}, {user.queued + user.waiting_for_forkserver} waiting, "
+        f"{user.cpu_seconds:.1f} CPU seconds, {count_text(user.requests, 'request')}, "
+        f"{count_text(user.connections, 'connection')}, {size_text(user.store_bytes)} stored"
+    )
+
+
+def _name(user: str) -> str:
+    """As the host calls them, where it does: 'alice (1000)'."""
+    uid = user.rpartition("/")[2]
+    try:
+        return f"{pwd.getpwuid(int(uid)).pw_name} ({user})"
+    except (KeyError, ValueError):
+        return user
 
 
 def _line(event: Event) -> str:

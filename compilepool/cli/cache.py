@@ -2,6 +2,7 @@
 
 import fnmatch
 import json
+import pwd
 import sys
 import time
 from collections import Counter
@@ -39,14 +40,34 @@ def stats(socket: Path | None, as_json: bool) -> None:
     click.echo(json.dumps(_stats(report, objects), indent=2) if as_json else _stats_text(report, objects))
 
 
+def _owner(_context: click.Context, _option: click.Parameter, user: str | None) -> str:
+    """As the daemon names them: by number, with the namespace before it."""
+    if not user or user == "shared":
+        return user or ""
+    namespace, slash, name = user.rpartition("/")
+    try:
+        return f"{namespace}{slash}{name if name.isdigit() else pwd.getpwnam(name).pw_uid}"
+    except KeyError:
+        raise click.BadParameter(f"this host knows no user {name!r}") from None
+
+
+user_option = click.option(
+    "--user",
+    "owner",
+    callback=_owner,
+    help="Of this user, not of yours: a name or number, NAMESPACE/USER, or 'shared'. For administrators.",
+)
+
+
 @cache.command("list")
 @match_option
+@user_option
 @socket_option
 @json_option
-def list_command(pattern: str, socket: Path | None, as_json: bool) -> None:
+def list_command(pattern: str, owner: str, socket: Path | None, as_json: bool) -> None:
     """One line for each kernel: key, target, configs, size, hits, last use."""
     with running_pool(socket) as pool:
-        for info in _matching(pool, pattern):
+        for info in _matching(pool, pattern, owner):
             click.echo(json.dumps(msgspec.to_builtins(info)) if as_json else _line(info))
 
 
@@ -70,16 +91,18 @@ def prune(pattern: str, unused_for: float | None, socket: Path | None, as_json: 
 @cache.command()
 @click.option("--yes", is_flag=True, help="Don't ask.")
 @click.option("--pinned", is_flag=True, help="What is pinned, too.")
+@user_option
 @socket_option
 @json_option
-def clear(yes: bool, pinned: bool, socket: Path | None, as_json: bool) -> None:
+def clear(yes: bool, pinned: bool, owner: str, socket: Path | None, as_json: bool) -> None:
     """Remove everything of yours; what is pinned stays."""
     with running_pool(socket) as pool:
-        objects = [info for info in pool.objects() if pinned or not info.pinned]
+        objects = [info for info in pool.objects(owner) if pinned or not info.pinned]
         size = size_text(sum(info.size for info in objects))
         if not yes and not click.confirm(f"Remove {len(objects)} objects, {size}?", err=True):
             sys.exit(1)
-        _tell("removed", *pool.manage_objects("remove", [info.key for info in objects]), as_json=as_json)
+        keys = [info.key for info in objects]
+        _tell("removed", *pool.manage_objects("remove", keys, owner), as_json=as_json)
 
 
 @cache.command()
@@ -120,8 +143,8 @@ def verify(socket: Path | None, as_json: bool) -> None:
     sys.exit(1 if damaged else 0)
 
 
-def _matching(pool: Pool, pattern: str) -> list[ObjectInfo]:
-    return [info for info in pool.objects() if fnmatch.fnmatchcase(info.kernel, pattern)]
+def _matching(pool: Pool, pattern: str, owner: str = "") -> list[ObjectInfo]:
+    return [info for info in pool.objects(owner) if fnmatch.fnmatchcase(info.kernel, pattern)]
 
 
 def _named(pool: Pool, patterns: Sequence[str]) -> list[str]:

@@ -109,7 +109,8 @@ def compile_all(pool: Pool, kernels: Sequence[Kernel], *, show: bool) -> Summary
             summary.first = summary.first or time.monotonic() - started
             error = future.exception()
             if isinstance(error, CompilePoolError):
-                summary.failed.append(str(error) if error.kernel else f"{names[future]}: {error}")
+                said = str(error) if error.kernel else f"{names[future]}: {error}"
+                summary.failed.append(f"{said} (request {error.request})" if error.request else said)
             else:
                 _count(summary, future.result())
             advance()

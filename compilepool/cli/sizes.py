@@ -5,8 +5,8 @@ import time
 
 import click
 
-_UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4,
-          "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}  # fmt: skip
+from compilepool.protocol.sizes import BadSize, parse_size
+
 _SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
@@ -14,10 +14,10 @@ def size(_context: click.Context, _option: click.Parameter, text: str | None) ->
     """Option callback: bytes, written as 500MB or 10GiB."""
     if text is None:
         return None
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", text.strip(), re.IGNORECASE)
-    if match is None or match.group(2).lower() not in _UNITS:
-        raise click.BadParameter(f"{text!r} is no size: write it as 500MB or 10GiB")
-    return int(float(match.group(1)) * _UNITS[match.group(2).lower()])
+    try:
+        return parse_size(text)
+    except BadSize as exc:
+        raise click.BadParameter(str(exc)) from exc
 
 
 def age(_context: click.Context, _option: click.Parameter, text: str | None) -> float | None:

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import msgspec
 
+from compilepool.daemon.worker.files import read_plain
+
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _NOTE = struct.Struct("<III")
@@ -38,7 +40,7 @@ def resources(directory: Path) -> Resources | None:
         reader = _READERS.get(path.suffix)
         if reader is not None:
             try:
-                return reader(path.read_bytes())
+                return reader(read_plain(path))
             except (struct.error, ValueError, KeyError, IndexError, msgspec.DecodeError):
                 return None
     return None

@@ -9,6 +9,7 @@ leaves by `os._exit`, so that nothing registered in the forkserver runs twice.
 
 import ctypes
 import fcntl
+import functools
 import gc
 import os
 import resource
@@ -25,7 +26,8 @@ from typing import NoReturn
 
 import msgspec
 
-from compilepool.daemon.worker import note
+from compilepool.daemon.worker import note, sandbox
+from compilepool.daemon.worker.asking import ask_over
 from compilepool.daemon.worker.board import Board
 from compilepool.daemon.worker.exchange import ASSISTANT, CLAIMS, Answer, Order, decode_order, read, write
 from compilepool.daemon.worker.family import become_subreaper, show_as
@@ -33,7 +35,7 @@ from compilepool.daemon.worker.note import Step
 from compilepool.protocol.environment import decides_compiles
 from compilepool.protocol.errors import CompilePoolError, Failure, to_wire
 from compilepool.protocol.frames import OPEN_LIMITS
-from compilepool.protocol.messages import Contents
+from compilepool.protocol.messages import Call, Contents, Lowering
 
 # A compiler's message is a line or a traceback; a header takes a megabyte.
 MESSAGE_CHARACTERS = 16 << 10
@@ -45,8 +47,10 @@ _PR_SET_PDEATHSIG = 1
 _ANSWER_FD, _CONTROL_FD, _NOTE_FD = 3, 4, 5
 _libc = ctypes.CDLL(None, use_errno=True)
 
+# Asks for what comes after TTIR; see `lowering`.
+Ask = Callable[[Lowering, bytes], tuple[Contents, tuple[bytes, ...]] | None]
 # Does the order, as lead (contents and segments to answer with) or as assistant (None).
-Work = Callable[[Order, bytes, Board, bool], tuple[Contents, list[bytes]] | None]
+Work = Callable[[Order, bytes, Board, bool, Ask], tuple[Contents, list[bytes]] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +88,15 @@ def _serve(work: Work) -> int:
     scratch = Path(order.scratch)
     show_as(BUSY_NAME)
     scratch.mkdir(mode=0o700, exist_ok=assisting)
-    _adopt(scratch, order.task.environment)
+    _adopt(scratch, {} if isinstance(order.task, Lowering) else order.task.environment)
+    _lock_in(order)
 
     def tell(unclaimed: int) -> None:
         control.send(CLAIMS.pack(unclaimed))
 
     board = Board(board_file, tell)
-    answer = _attempt(lambda: work(order, frame.segments[0], board, assisting))
+    ask = functools.partial(ask_over, control)
+    answer = _attempt(lambda: work(order, frame.segments[0], board, assisting, ask))
     if not assisting:
         note.enter(Step.ANSWERING)
         write(_ANSWER_FD, *answer)
@@ -129,6 +135,13 @@ def _adopt(scratch: Path, environment: dict[str, str]) -> None:
     tempfile.tempdir = str(scratch)
     os.chdir(scratch)
     gc.disable()
+
+
+def _lock_in(order: Order) -> None:
+    """From here on a kernel's source can do little; a callable is the program's own code, and does what it does."""
+    sandbox.give_up_privileges()
+    if not isinstance(order.task, Call):
+        sandbox.enter(Path(order.scratch), for_all=isinstance(order.task, Lowering))
 
 
 def _sendable(failure: Failure) -> Failure:

@@ -35,6 +35,7 @@ from compilepool.daemon.worker import note
 from compilepool.daemon.worker.autotune import write_best
 from compilepool.daemon.worker.binary import resources
 from compilepool.daemon.worker.board import Board
+from compilepool.daemon.worker.files import read_plain
 from compilepool.daemon.worker.headless import headless
 from compilepool.daemon.worker.note import Step
 from compilepool.daemon.worker.rblock import scale_rblock
@@ -239,7 +240,7 @@ def _collect(autotuner: Any, dropped: list[Dropped], place: Scratch, *, keep_ir:
         directory = triton_hash_to_path_key(result.kernel.hash)
         files = sorted(file for file in (place.triton / directory).iterdir() if _is_kept(file, keep_ir=keep_ir))
         for file in files:
-            segments.append(file.read_bytes())
+            segments.append(read_plain(file))
             named[segments[-1]] = f"{directory}/{file.name}"
         taken = resources(place.triton / directory)
         said = (taken.registers, taken.spills) if taken else (None, None)

@@ -8,7 +8,7 @@ It attaches before it imports, so that the daemon knows within milliseconds that
 when it dies. It has one thread and no event loop: `fork` copies only the calling thread, and a lock that another one
 held would stay locked in every worker. It waits on two descriptors, the daemon's socket and the wake-up pipe of
 SIGCHLD; while something runs it looks after its limits (`limits`), and otherwise wakes for nothing else until it has
-been idle for `idle_exit` seconds.
+been idle for `idle_exit` seconds (infinite: for ever).
 
 A worker that is over a limit, or no longer wanted, is told to end, and killed when it does not. What it started goes
 with it: its process group at once, and what went to the background when it ends (`family`). When the daemon goes, its
@@ -17,6 +17,8 @@ workers have nobody to answer to: they are killed and the forkserver exits.
 
 import contextlib
 import gc
+import itertools
+import math
 import os
 import selectors
 import shutil
@@ -30,18 +32,20 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from compilepool.daemon.worker import sandbox
 from compilepool.daemon.worker.family import become_subreaper, end_forkservers, end_orphans, show_as
 from compilepool.daemon.worker.link import DaemonLink, Retired
 from compilepool.daemon.worker.no_driver import occupy
 from compilepool.daemon.worker.scratch import scratch_root
 from compilepool.protocol import messages as m
 from compilepool.protocol.environment import decides_compiles
-from compilepool.protocol.errors import CompileError, Failure, PoolUnavailable, Refused
+from compilepool.protocol.errors import Failure, PoolUnavailable, Refused
 
 if TYPE_CHECKING:
-    from compilepool.daemon.worker.board import Board
-    from compilepool.daemon.worker.exchange import Order
     from compilepool.daemon.worker.process import Job, Outcome, Worker
+
+# Compiles once in this directory, and says for which toolchain's TTIR it is a backend ('': it is none).
+WarmUp = Callable[[Path], str]
 
 # Libraries read these when they are loaded; torch's CUDA build has 17 threads without them. No worker may see a device.
 ENVIRONMENT = {
@@ -69,25 +73,29 @@ def prepare_environment() -> None:
     os.environ.update(ENVIRONMENT)
 
 
-def serve(link: DaemonLink, idle_exit: float, ready: Callable[[], None]) -> str:
+def serve(link: DaemonLink, idle_exit: float, ready: Callable[[], None], warm_up: WarmUp) -> str:
     """Warm up, call `ready`, and serve until retired; returns why it ended.
 
     Raises PoolUnavailable when it can't compile.
     """
     with scratch_root() as root:
-        return Forkserver(link, root, idle_exit).run(ready)
+        return Forkserver(link, root, idle_exit, warm_up).run(ready)
 
 
 class Forkserver:
     """See the module's docstring; `root` is the scratch directory below which every worker has its own."""
 
-    def __init__(self, link: DaemonLink, root: Path, idle_exit: float) -> None:
+    def __init__(self, link: DaemonLink, root: Path, idle_exit: float, warm_up: WarmUp) -> None:
         self._link = link
+        self._warm = warm_up
         self._root = root
         self._idle_exit = idle_exit
+        self._patience = None if math.isinf(idle_exit) else idle_exit
         self._workers: dict[int, Worker] = {}
         self._idle: list[Worker] = []
         self._leads: dict[int, Worker] = {}
+        self._questions = itertools.count(1)
+        self._asking: dict[int, Worker] = {}
         self._forks_ahead = True
         self._look_at = 0.0
         self._selector = selectors.DefaultSelector()
@@ -115,10 +123,10 @@ class Forkserver:
     def _warm_up(self) -> None:
         started = time.monotonic()
         try:
+            if lacking := sandbox.lacking(self._link.requires):
+                raise RuntimeError(f"this kernel has no {' and no '.join(lacking)}, which the daemon requires")
             occupy()
-            from compilepool.daemon.worker.warmup import warm_up
-
-            warm_up(self._root / "warm-up")
+            backend = self._warm(self._root / "warm-up")
         except Exception as exc:
             reason = f"it can't compile: {type(exc).__name__}: {exc}"
             self._link.post(m.Unfit(reason))
@@ -127,7 +135,7 @@ class Forkserver:
         self._check_single_thread()
         gc.collect()
         gc.freeze()
-        self._link.post(m.Ready(time.monotonic() - started))
+        self._link.post(m.Ready(time.monotonic() - started, sandbox.probe(), backend))
 
     def _watch(self) -> None:
         for end in (self._wake_reader, self._wake_writer):
@@ -144,14 +152,14 @@ class Forkserver:
         self._selector.modify(self._link.socket, interest)
         short = self._forks_ahead and len(self._idle) < min(self._link.slots, STANDBY)
         working = len(self._workers) > len(self._idle)
-        ready = self._selector.select(0 if short else WATCH_SECONDS if working else self._idle_exit)
+        ready = self._selector.select(0 if short else WATCH_SECONDS if working else self._patience)
         if not ready and short:
             self._fork_ahead()
         elif not ready and not working:
             raise Retired(f"idle for {self._idle_exit:.0f} s")
         for key, events in ready:
             if key.data is not None:
-                self._claims(key.data)
+                self._hear(key.data)
             elif key.fileobj is self._link.socket and events & selectors.EVENT_READ:
                 for message, segments in self._link.read():
                     self._take(message, segments)
@@ -171,6 +179,10 @@ class Forkserver:
                 self._assist(job)
             case m.Kill(job):
                 self._stop(job, Failure("cancelled", "nobody waits for it any more"))
+            case m.Compiled(number, _, contents):
+                self._answered(number, contents, segments)
+            case m.Failed(number):
+                self._answered(number, None, ())
             case m.Ping():
                 self._link.post(m.Pong())
             case m.Retire(reason):
@@ -187,9 +199,10 @@ class Forkserver:
 
     def _fork(self) -> "Worker":
         from compilepool.daemon.worker.process import fork_worker
+        from compilepool.daemon.worker.work import work
 
         self._check_single_thread()
-        worker = fork_worker(_work)
+        worker = fork_worker(work)
         self._workers[worker.pid] = worker
         return worker
 
@@ -241,12 +254,33 @@ class Forkserver:
             pass
         self._link.post(m.Assisted(number))
 
-    def _claims(self, worker: "Worker") -> None:
-        claims = worker.claims()
-        if claims is None:
+    def _hear(self, worker: "Worker") -> None:
+        told = worker.hear()
+        if told is None:
             self._selector.unregister(worker.control)
         elif worker.job and worker.job.number in self._leads:
-            self._link.post(m.Progress(worker.job.number, claims))
+            if isinstance(told, int):
+                self._link.post(m.Progress(worker.job.number, told))
+            else:
+                self._ask(worker, worker.job.number, *told)
+
+    def _ask(self, worker: "Worker", job: int, task: m.Lowering, ttir: bytes) -> None:
+        from compilepool.daemon.worker.lowering import toolchain_digest
+
+        number = next(self._questions)
+        self._asking[number] = worker
+        self._link.post(m.Lower(number, job, task, toolchain_digest()), (ttir,))
+
+    def _answered(self, number: int, contents: m.Contents | None, segments: tuple[bytes, ...]) -> None:
+        from compilepool.daemon.worker.asking import answer
+
+        if worker := self._asking.pop(number, None):
+            answer(worker.control, contents, segments)
+
+    def _asks_no_more(self, worker: "Worker") -> None:
+        for number in [number for number, asking in self._asking.items() if asking is worker]:
+            del self._asking[number]
+            self._link.post(m.Cancel(number))
 
     def _stop(self, job: int, verdict: Failure) -> None:
         for worker in self._of(job):
@@ -279,6 +313,7 @@ class Forkserver:
 
     def _ended(self, worker: "Worker", outcome: "Outcome") -> None:
         job = worker.job
+        self._asks_no_more(worker)
         # One that died while it waited would be followed by the next, for ever.
         self._forks_ahead = job is not None
         if job is None:
@@ -334,24 +369,6 @@ class Forkserver:
             if not end_orphans(()):
                 break
             time.sleep(_ORPHANS_SECONDS)
-
-
-def _work(order: "Order", body: bytes, board: "Board", assisting: bool) -> tuple[m.Contents, list[bytes]] | None:
-    from compilepool.daemon.worker import compile as kernels
-    from compilepool.daemon.worker.call import call
-
-    if isinstance(order.task, m.Call):
-        return call(order.task, body)
-    try:
-        source = body.decode()
-    except UnicodeDecodeError as exc:
-        raise CompileError(f"its source is not UTF-8: {exc}", order.task.name) from exc
-    place = kernels.scratch(Path(order.scratch), order.cache_dir)
-    place.enter()
-    if assisting:
-        kernels.assist(order.task, source, place, board)
-        return None
-    return kernels.compile_kernel(order.task, source, place, board)
 
 
 def _retire_on_signal(number: int, _frame: object) -> None:

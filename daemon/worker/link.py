@@ -19,7 +19,7 @@ class Retired(Exception):
     """The forkserver is to exit; the message says why."""
 
 
-def attach(path: Path, toolchain: Toolchain) -> "DaemonLink":
+def attach(path: Path, toolchain: Toolchain, role: m.Role = "forkserver") -> "DaemonLink":
     """Connect to the daemon and be adopted.
 
     Raises PoolUnavailable with the reason, or Retired where another serves this toolchain already.
@@ -28,7 +28,7 @@ def attach(path: Path, toolchain: Toolchain) -> "DaemonLink":
     sock.settimeout(CONNECT_SECONDS)
     try:
         sock.connect(str(path))
-        link = DaemonLink(sock, str(path))
+        link = DaemonLink(sock, str(path), role)
         link.greet(toolchain)
     except (OSError, CompilePoolError) as exc:
         sock.close()
@@ -39,11 +39,13 @@ def attach(path: Path, toolchain: Toolchain) -> "DaemonLink":
 class DaemonLink:
     """The socket to the daemon, without blocking: what can't be sent at once waits here."""
 
-    def __init__(self, sock: socket.socket, path: str) -> None:
+    def __init__(self, sock: socket.socket, path: str, role: m.Role) -> None:
         self.socket = sock
+        self._role = role
         self.path = path
         self.slots = 1
         self.replaces: list[int] = []
+        self.requires: list[str] = []
         self._connection = Connection(End.FORKSERVER)
         self._unsent: deque[memoryview] = deque()
 
@@ -59,8 +61,8 @@ class DaemonLink:
                 match received.message:
                     case m.Welcome():
                         self._welcomed(received.message, toolchain)
-                    case m.Adopt(replaces):
-                        self.replaces = replaces
+                    case m.Adopt(replaces, requires):
+                        self.replaces, self.requires = replaces, requires
                         self.socket.setblocking(False)
                         return
                     case m.Retire(reason):
@@ -73,7 +75,7 @@ class DaemonLink:
         if protocol is None:
             raise PoolUnavailable("the daemon speaks no protocol that this forkserver speaks")
         self.slots = welcome.slots
-        for buffer in self._connection.send(m.Hello(protocol, "forkserver", toolchain)):
+        for buffer in self._connection.send(m.Hello(protocol, self._role, toolchain)):
             self.socket.sendall(buffer)
 
     def read(self) -> list[tuple[m.AnyMessage, tuple[bytes, ...]]]:

@@ -11,24 +11,25 @@ from compilepool.daemon.worker import forkserver
 from compilepool.daemon.worker.link import Retired, attach
 from compilepool.protocol.detect import NoToolchain, detect
 from compilepool.protocol.errors import PoolUnavailable
+from compilepool.protocol.messages import Role
 from compilepool.protocol.rendezvous import forkserver_log
 from compilepool.protocol.toolchain import Toolchain
 
 
-def run(socket: Path, idle_exit: float, ready: Callable[[], None] = lambda: None) -> str:
+def run(socket: Path, idle_exit: float, ready: Callable[[], None] = lambda: None, role: Role = "forkserver") -> str:
     """Attach to the daemon at `socket`, import, call `ready`, and serve; returns why it ended.
 
     Raises PoolUnavailable when it can't attach.
     """
-    toolchain = _toolchain()
+    toolchain = _toolchain(role)
     try:
-        link = attach(socket, toolchain)
+        link = attach(socket, toolchain, role)
     except Retired as exc:
         # As good as ready: there is one.
         ready()
         return str(exc)
     _say(f"attached to {socket} as toolchain {toolchain.fingerprint[:12]}")
-    reason = forkserver.serve(link, idle_exit, ready)
+    reason = forkserver.serve(link, idle_exit, ready, _warm_up_of(role))
     _say(f"ended: {reason}")
     return reason
 
@@ -39,7 +40,7 @@ def start(socket: Path, idle_exit: float, expected: Toolchain | None) -> None:
     Raises PoolUnavailable when it does not come so far, with the end of what it said, or would be another toolchain
     than `expected`.
     """
-    differences = expected.differences(_toolchain()) if expected else []
+    differences = expected.differences(_toolchain("forkserver")) if expected else []
     if differences:
         raise PoolUnavailable(f"the forkserver would be another toolchain than asked for: {'; '.join(differences)}")
 
@@ -47,17 +48,32 @@ def start(socket: Path, idle_exit: float, expected: Toolchain | None) -> None:
         run(socket, idle_exit, ready)
 
     try:
-        run_detached(body, forkserver_log(socket))
+        run_detached(body, forkserver_log(socket, os.environ, os.getuid()))
     except DidNotStart as exc:
         raise PoolUnavailable(str(exc)) from exc
 
 
-def _toolchain() -> Toolchain:
+def _toolchain(role: Role) -> Toolchain:
     forkserver.prepare_environment()
     try:
-        return detect()
+        return detect(with_torch=role == "forkserver")
     except NoToolchain as exc:
         raise PoolUnavailable(str(exc)) from exc
+
+
+def _warm_up_of(role: Role) -> forkserver.WarmUp:
+    """Imports what that kind of forkserver needs, when it is called and not before."""
+
+    def warm_up(root: Path) -> str:
+        if role == "backend":
+            from compilepool.daemon.worker import backend
+
+            return backend.warm_up(root)
+        from compilepool.daemon.worker import warmup
+
+        return warmup.warm_up(root)
+
+    return warm_up
 
 
 def _say(text: str) -> None:

@@ -24,6 +24,7 @@ class Step(Enum):
     PTXAS = "ptxas"
     LINKING = "lld"
     WAITING = "waiting for an assistant"
+    SHARING = "waiting for the service's backend"
     READING = "reading the binary"
     PICKLING = "pickling"
     ANSWERING = "answering"

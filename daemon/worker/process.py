@@ -16,11 +16,12 @@ from pathlib import Path
 import msgspec
 
 from compilepool.daemon.worker import child
+from compilepool.daemon.worker.asking import LOWER, MESSAGE_BYTES, read_question
 from compilepool.daemon.worker.exchange import ASSISTANT, CLAIMS, LEAD, Order, decode_answer, read, write
 from compilepool.daemon.worker.note import Note, read_note
 from compilepool.protocol.contents import DamagedContents, verify
 from compilepool.protocol.errors import Failure, ProtocolError
-from compilepool.protocol.messages import Contents, Cost, Limits, Spawn
+from compilepool.protocol.messages import Contents, Cost, Limits, Lowering, Spawn
 
 # What a kernel prints is only kept for its error message.
 TAIL_BYTES = 2000
@@ -80,11 +81,13 @@ class Worker:
             return False
         return True
 
-    def claims(self) -> int | None:
-        """What it says on its control socket: so many configs are unclaimed; None when it will say no more."""
+    def hear(self) -> int | tuple[Lowering, bytes] | None:
+        """What it says on its control socket: so many configs are unclaimed, or what it asks; None: no more."""
         try:
-            told = self.control.recv(CLAIMS.size)
-        except (BlockingIOError, ConnectionError):
+            told, descriptors, _, _ = socket.recv_fds(self.control, MESSAGE_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
+            if told == LOWER and descriptors:
+                return read_question(descriptors[0])
+        except (OSError, ProtocolError, ValueError, IndexError):
             return None
         return int(CLAIMS.unpack(told)[0]) if len(told) == CLAIMS.size else None
 
@@ -123,7 +126,7 @@ def open_job(spawn: Spawn, body: bytes, root: Path) -> Job:
     """Write the order for a job, whose scratch directory will be below `root`."""
     order, board = (os.memfd_create(f"compilepool-{what}-{spawn.job}") for what in ("order", "board"))
     job = Job(spawn.job, spawn.task.name, root / f"job-{spawn.job}", spawn.limits, order, board)
-    write(order, Order(spawn.job, spawn.task, spawn.cache_dir, str(job.scratch)), (body,))
+    write(order, Order(spawn.job, spawn.task, spawn.cache_dir, str(job.scratch), spawn.backends), (body,))
     return job
 
 

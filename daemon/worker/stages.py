@@ -1,4 +1,4 @@
-"""Notes which of Triton's stages compiles, for the messages about workers that are stopped or die.
+"""Notes which of Triton's stages compiles, for the messages about workers that are stopped or die, and shares them.
 
 A backend's `add_stages` gives a table of functions, one for each representation; they are wrapped where they are added.
 Triton's own hook for this (`knobs.runtime.add_stages_inspection_hook`) becomes part of the cache keys; this does not.
@@ -10,7 +10,7 @@ from typing import Any
 
 from triton.backends import backends
 
-from compilepool.daemon.worker import note
+from compilepool.daemon.worker import lowering, note
 from compilepool.daemon.worker.note import Step
 
 # By the representation that a stage makes; the first two are passes over what the frontend made of the Python source.
@@ -37,6 +37,7 @@ def _noting(add_stages: Callable[..., None]) -> Callable[..., None]:
         add_stages(self, stages, *arguments, **named)
         for made, stage in stages.items():
             stages[made] = _noted(stage, STEPS.get(made, Step.LLVM))
+        lowering.share(self, stages, arguments[0] if arguments else named["options"])
 
     return add
 

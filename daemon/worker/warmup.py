@@ -7,6 +7,7 @@ The kernel has several configs, a reduction and a libdevice call, because each o
 
 from pathlib import Path
 
+from compilepool.daemon.worker import lowering
 from compilepool.daemon.worker.board import own_board
 from compilepool.daemon.worker.compile import compile_kernel, scratch
 from compilepool.daemon.worker.stages import note_stages
@@ -45,9 +46,13 @@ def warmup(in_ptr0, out_ptr0, xnumel, r0_numel, XBLOCK : tl.constexpr, R0_BLOCK 
 """
 
 
-def warm_up(root: Path) -> None:
+def warm_up(root: Path) -> str:
     """Compile once, in this process, below the scratch directory `root`; raises CompileError if even that fails."""
     note_stages()
     place = scratch(root, "")
     place.enter()
     compile_kernel(Recipe("warmup", {}, {}), _SOURCE, place, own_board())
+    lowering.remember_environment()
+    # Once here, and not in every worker.
+    lowering.toolchain_digest()
+    return ""

@@ -6,6 +6,7 @@ PLAN is a file that holds "action step"; the first worker that comes to the step
 those that a worker notes of itself (`note.Step`), and "fork": all that comes before it takes its job.
 """
 
+import mmap
 import os
 import select
 import signal
@@ -115,17 +116,21 @@ ACTIONS: dict[str, Callable[[], None]] = {
 
 
 def act_in_workers(plan: Path) -> None:
-    """Have every worker look at the plan."""
+    """Have every worker look at the plan; the number of the last that was taken is kept beside it.
+
+    In memory that they share: a worker writes no files.
+    """
     forkserver = os.getpid()
     serve, enter = child._serve, note.enter
+    with plan.with_name("taken").open("r+b") as file:
+        taken = mmap.mmap(file.fileno(), 0)
 
     def act(step: str) -> None:
-        mine = plan.with_name(f"taken-by-{os.getpid()}")
         if os.getpid() == forkserver or not plan.exists():
             return
-        action, where = plan.read_text().split(maxsplit=1)
-        if where == step:
-            plan.rename(mine)
+        number, action, where = plan.read_text().split(maxsplit=2)
+        if where == step and taken[0] != int(number):
+            taken[0] = int(number)
             ACTIONS[action]()
 
     def act_and_serve(work: child.Work) -> int:

@@ -190,8 +190,11 @@ def test_a_killed_forkserver_is_replaced_and_its_jobs_run_again(daemon: Daemon, 
     assert not scratch.exists(), "the next forkserver removes what the killed one left"
 
 
-def test_a_kernel_that_ends_its_forkserver_is_known_and_harms_nobody_else(daemon: Daemon, tmp_path: Path) -> None:
-    """Its siblings run again, after it; no client has to compile for itself."""
+def test_a_kernel_that_ends_its_forkserver_is_known_and_harms_nobody_else(
+    daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its siblings run again, after it; no client has to compile for itself. A sandbox would not let it."""
+    monkeypatch.setenv("COMPILEPOOL_SANDBOX", "0")
     sibling, gate = held(tmp_path, "beside_a_parricide")
     with daemon.pool() as pool:
         beside = pool.compile_source(sibling.name, sibling.source)
@@ -224,8 +227,11 @@ def test_a_forkserver_that_cant_compile_is_told_with_its_reason(daemon: Daemon, 
         works(pool, "with_a_good_one")
 
 
-def test_an_assistant_that_dies_costs_nothing_but_its_work(daemon: Daemon, tmp_path: Path) -> None:
-    """The lead is the first who executes the source; whoever comes after it is killed."""
+def test_an_assistant_that_dies_costs_nothing_but_its_work(
+    daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lead is the first who executes the source, and writes so; whoever comes after it is killed."""
+    monkeypatch.setenv("COMPILEPOOL_SANDBOX", "0")
     kernel = bundled("llama_train")[3]
     lead = tmp_path / "lead"
     prelude = (

@@ -75,7 +75,8 @@ class Faulty:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.plan = folder / "plan"
+        self.plan, self._taken, self._plans = folder / "plan", folder / "taken", 0
+        self._taken.write_bytes(b"\0")
         self.scratch = folder / "tmp"
         self.scratch.mkdir()
         self.daemon = Daemon(folder, "--memory", "600")
@@ -98,6 +99,17 @@ class Faulty:
         self.pool.close()
         self.daemon.close()
         self._started.wait(timeout=60)
+
+    def make(self, action: str, step: str) -> None:
+        """The next worker that comes to this step does this."""
+        self._plans += 1
+        beside = self.plan.with_name("plan.new")
+        beside.write_text(f"{self._plans} {action} {step}")
+        beside.rename(self.plan)
+
+    def was_taken(self) -> bool:
+        """Whether one did."""
+        return self._taken.read_bytes()[0] == self._plans
 
     def works(self, name: str) -> None:
         kernel = pointwise(name)
@@ -165,7 +177,7 @@ def test_a_fault_is_one_requests_own(
     beside = faulty.pool.compile_source(sibling.name, sibling.source)
     gate.wait_started()
     request.addfinalizer(lambda: beside.cancel())
-    faulty.plan.write_text(f"{action} {step}")
+    faulty.make(action, step)
     error, says = ENDS[action]
     if action == "raise_unpicklable" and step in OUTSIDE_THE_KERNEL:
         error, says = WorkerCrashed, "exited with status 1"
@@ -181,7 +193,7 @@ def test_a_fault_is_one_requests_own(
             future.result(timeout=120)
         if error is not CompileError:
             assert f"in phase {'starting' if step == 'fork' else step}" in str(raised.value)
-    assert not faulty.plan.exists()
+    assert faulty.was_taken()
     gate.open()
     assert len(beside.result(timeout=120).compile_results) > 0
     wait_gone(*faulty.strangers())

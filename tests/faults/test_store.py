@@ -40,7 +40,7 @@ store = opened(Path(root), objects=3)
 armed = True
 if what == "put":
     for number in range(10, 15):
-        store.put(key(number), 1000, IDENTITY, stored(number))
+        store.put(key(number), "1000", IDENTITY, stored(number))
 store.close()
 print("through")
 """
@@ -53,7 +53,7 @@ def test_a_kill_at_any_step_leaves_only_whole_objects(tmp_path: Path, what: str)
         root = tmp_path / str(step)
         store = opened(root, objects=3)
         for number in (1, 2, 3):
-            store.put(key(number), 1000, IDENTITY, stored(number))
+            store.put(key(number), "1000", IDENTITY, stored(number))
         store.close()
         command = [sys.executable, "-c", KILLED_AT, str(step), str(root), what]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -62,7 +62,7 @@ def test_a_kill_at_any_step_leaves_only_whole_objects(tmp_path: Path, what: str)
         assert again.damaged == 0, f"step {step} left a damaged object"
         assert again.total[0] == len(list((root / "objects").rglob("*.cpo"))) == len(whole) >= 2
         assert list((root / "new").iterdir()) == []
-        assert again.put(key(99), 1000, IDENTITY, stored(99))
+        assert again.put(key(99), "1000", IDENTITY, stored(99))
         again.close()
         if done.returncode == 0:
             assert step > 5, f"only {step} steps were seen: {done.stderr}"
@@ -93,7 +93,7 @@ def fill(disk: Path, name: str) -> None:
 def test_on_a_full_disk_what_is_old_makes_room(small_disk: Path) -> None:
     store = opened(small_disk / "store")
     for number in range(60):
-        assert store.put(key(number), 1000, IDENTITY, stored(number, 1_000_000)), store.trouble
+        assert store.put(key(number), "1000", IDENTITY, stored(number, 1_000_000)), store.trouble
     assert store.evicted > 30
     assert store.get(key(59)) == stored(59, 1_000_000)
     assert (store.damaged, store.trouble) == (0, "")
@@ -103,14 +103,14 @@ def test_on_a_full_disk_what_is_old_makes_room(small_disk: Path) -> None:
 def test_a_disk_that_others_fill_is_told_and_costs_only_the_reuse(small_disk: Path) -> None:
     store = opened(small_disk / "store")
     for number in range(3):
-        assert store.put(key(number), 1000, IDENTITY, stored(number, 50_000))
-    store.pin([key(0), key(1), key(2)], 1000, pinned=True)
+        assert store.put(key(number), "1000", IDENTITY, stored(number, 50_000))
+    store.pin([key(0), key(1), key(2)], "1000", pinned=True)
     fill(small_disk, "filler")
-    assert not store.put(key(4), 1000, IDENTITY, stored(4, 50_000))
+    assert not store.put(key(4), "1000", IDENTITY, stored(4, 50_000))
     assert "could not write it: [Errno 28]" in store.trouble
     assert [store.get(key(number)) for number in range(3)] == [stored(number, 50_000) for number in range(3)]
     (small_disk / "filler").unlink()
-    assert store.put(key(4), 1000, IDENTITY, stored(4, 50_000))
+    assert store.put(key(4), "1000", IDENTITY, stored(4, 50_000))
     assert (store.damaged, store.trouble) == (0, "")
     store.close()
 
@@ -156,16 +156,16 @@ from pathlib import Path
 from tests.unit.test_index_bounds import IDENTITY, key, opened, stored
 
 store = opened(Path(sys.argv[1]))
-store.put(key(1), 1000, IDENTITY, stored(1))
+store.put(key(1), "1000", IDENTITY, stored(1))
 soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
 assert store.get(key(1)) is None
-assert not store.put(key(2), 1000, IDENTITY, stored(2))
+assert not store.put(key(2), "1000", IDENTITY, stored(2))
 trouble = store.trouble
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 assert "Too many open files" in trouble, trouble
 assert store.get(key(1)) == stored(1)
-assert store.put(key(2), 1000, IDENTITY, stored(2))
+assert store.put(key(2), "1000", IDENTITY, stored(2))
 assert (store.trouble, store.damaged) == ("", 0)
 """
 
@@ -255,5 +255,5 @@ def test_eviction_in_a_daemon_blocks_no_compile(tmp_path: Path) -> None:
 def test_a_closed_store_is_no_error(tmp_path: Path) -> None:
     store = Store(tmp_path, Bounds(free=0))
     assert store.get(key(1)) is None
-    assert not store.put(key(1), 1000, IDENTITY, stored(1))
+    assert not store.put(key(1), "1000", IDENTITY, stored(1))
     assert os.listdir(tmp_path) == []

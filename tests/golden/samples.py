@@ -28,6 +28,7 @@ _TOOLCHAIN = Toolchain(
 _RECIPE = m.Recipe("triton_poi_0", {"TRITON_DEBUG": "1"}, {"use_static_triton_launcher": True}, '{"XBLOCK": 1024}')
 _CALL = m.Call("_worker_compile_pycodecache_kernel", {"TRITON_DEBUG": "1"})
 _LIMITS = m.Limits(600.0, 1 << 30)
+_LOWERING = m.Lowering("triton_poi_0", "cuda:90:32", '{"num_warps": 4}')
 _SEGMENTS = (b"pickled", b"binary", b"{}")
 _CONTENTS = m.Contents(
     [m.Unit("XBLOCK: 1024", "ab" * 32, "VOV" * 17 + "A", ["triton_poi_0.cubin", "triton_poi_0.json"], 32, 0)],
@@ -59,15 +60,18 @@ _REPORT = m.StatusReport(
     memory_available=1 << 30,
     clients=4,
     forkservers=["pid 5, toolchain 66"],
+    users=[m.UserReport("team-a/1000", 1, 2, 3, 4, 5.5, 4.5, None, 6, 7, 8)],
+    backends=["pid 6, toolchain 77"],
     counters={"requests": 7},
     cpu_seconds=8.5,
     rss=9,
 )
 
 SAMPLES: dict[str, tuple[m.AnyMessage, tuple[bytes, ...]]] = {
-    "welcome": (m.Welcome(1, 1, ["compile-source"], "i" * 32, 16), ()),
+    "welcome": (m.Welcome(1, 1, ["compile-source"], "i" * 32, 16, "3f2a9c1b"), ()),
     "hello": (m.Hello(1, "client", _TOOLCHAIN), ()),
     "hello-without-toolchain": (m.Hello(1, "client"), ()),
+    "hello-backend": (m.Hello(1, "backend", _TOOLCHAIN), ()),
     "compile": (m.Compile(1, _RECIPE, "background", "/tmp/cache", 60.0, fresh=True), (b"import triton",)),
     "execute": (m.Execute(2, _CALL), (b"pickled",)),
     "prepare": (m.Prepare(3), ()),
@@ -75,7 +79,7 @@ SAMPLES: dict[str, tuple[m.AnyMessage, tuple[bytes, ...]]] = {
     "cancel": (m.Cancel(1), ()),
     "get-status": (m.GetStatus(2), ()),
     "get-events": (m.GetEvents(4, 17), ()),
-    "list-objects": (m.ListObjects(5, "ab" * 32), ()),
+    "list-objects": (m.ListObjects(5, "ab" * 32, "team-a/1000"), ()),
     "read-object": (m.ReadObject(6, "ab" * 32), ()),
     "add-object": (m.AddObject(7, _IDENTITY, _CONTENTS), _SEGMENTS),
     "manage-objects": (m.ManageObjects(8, "pin", ["ab" * 32]), ()),
@@ -94,14 +98,16 @@ SAMPLES: dict[str, tuple[m.AnyMessage, tuple[bytes, ...]]] = {
     "draining": (m.Draining(), ()),
     "stopping": (m.Stopping(3), ()),
     "refusal": (m.Refusal(Failure("protocol", "not a message")), ()),
-    "adopt": (m.Adopt(), ()),
-    "spawn": (m.Spawn(4, _RECIPE, "/tmp/cache", _LIMITS), (b"import triton",)),
+    "adopt": (m.Adopt([7], ["landlock"]), ()),
+    "spawn": (m.Spawn(4, _RECIPE, "/tmp/cache", _LIMITS, ["ab" * 32]), (b"import triton",)),
     "spawn-call": (m.Spawn(5, _CALL, "", _LIMITS), (b"pickled",)),
+    "spawn-lowering": (m.Spawn(6, _LOWERING, "", _LIMITS), (b"module {}",)),
+    "lower": (m.Lower(9, 4, _LOWERING, "ab" * 32), (b"module {}",)),
     "assist": (m.Assist(4), ()),
     "kill": (m.Kill(4), ()),
     "ping": (m.Ping(), ()),
     "retire": (m.Retire("idle"), ()),
-    "ready": (m.Ready(4.5), ()),
+    "ready": (m.Ready(4.5, ["landlock 7", "seccomp"], "ab" * 32), ()),
     "unfit": (m.Unfit("2 threads"), ()),
     "pong": (m.Pong(), ()),
     "progress": (m.Progress(4, 3), ()),

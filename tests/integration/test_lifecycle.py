@@ -204,12 +204,12 @@ def test_another_user_is_refused(daemon: Daemon, as_root: None) -> None:
     code = (
         "import os, socket, sys\n"
         "peer = socket.socket(socket.AF_UNIX)\n"
-        "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "os.setgroups([]); os.setgid(65533); os.setuid(65533)\n"
         "peer.connect(sys.argv[1])\n"
         "while chunk := peer.recv(4096): print(chunk)\n"
     )
     done = subprocess.run([sys.executable, "-c", code, str(daemon.socket)], capture_output=True, text=True, timeout=60)
-    assert "serves uid 0 only, and you are uid 65534" in done.stdout, done.stderr
+    assert "serves uid 0 only, and you are uid 65533" in done.stdout, done.stderr
 
 
 def test_refused_is_not_unavailable() -> None:

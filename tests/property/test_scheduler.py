@@ -4,11 +4,13 @@ from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from compilepool.daemon import actions as act, events as ev, scheduler as s
+from compilepool.daemon.owner import HOST, SHARED, Owner
 from compilepool.protocol.errors import Failure, FailureKind
 
 CLIENTS = st.integers(1, 4)
 KEYS = st.sampled_from("abcd")
-DOMAINS = [ev.Domain(1000, "a"), ev.Domain(1001, "a")]
+BACKEND = ev.Domain(SHARED, "a")
+DOMAINS = [ev.Domain(Owner(HOST, 1000), "a"), ev.Domain(Owner(HOST, 1001), "a")]
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -67,6 +69,20 @@ class SchedulerMachine(RuleBasedStateMachine):
         submitted = ev.Submitted(request, domain, key, key, priority, 1.0, 10, timeout, wider)  # type: ignore[arg-type]
         self.feed(submitted)
 
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), key=KEYS)
+    def lower(self, data: st.DataObject, key: str) -> None:
+        """A worker asks for a part of its job, or its forkserver says so."""
+        job = data.draw(st.sampled_from(sorted(self.running)))
+        request = ev.RequestId(self.running[job], self.next_id)
+        self.next_id += 1
+        self.open.add(request)
+        self.feed(ev.Submitted(request, BACKEND, key, key, "foreground", 1.0, 10, behalf=job))
+
+    @rule(slots=st.sampled_from([None, 1, 2]), own=st.sampled_from([None, 1, 2]))
+    def allow(self, slots: int | None, own: int | None) -> None:
+        self.feed(ev.Allowances(slots, {1000: own}))
+
     @precondition(lambda self: self.open | self.ended)
     @rule(data=st.data())
     def promote(self, data: st.DataObject) -> None:
@@ -119,7 +135,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.open = {request for request in self.open if request.client != client}
         self.feed(ev.ClientGone(client))
 
-    @rule(domain=st.sampled_from(DOMAINS))
+    @rule(domain=st.sampled_from([*DOMAINS, BACKEND]))
     def attach(self, domain: ev.Domain) -> None:
         number = 100 + self.next_id
         self.next_id += 1
@@ -132,6 +148,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         number = data.draw(st.sampled_from(sorted(self.forkservers)))
         if lost:
             self.retired(number)
+            self.leave(number)
             self.feed(ev.ForkserverGone(number, "lost", told))
         else:
             self.feed(ev.Ready(number))
@@ -160,7 +177,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     @invariant()
     def consistent(self) -> None:
         self.scheduler.check_invariants()
-        assert self.scheduler.running == len(self.running) + len(self.assistants)
+        loans = [job for job, forkserver in self.running.items() if self.forkservers[forkserver] == BACKEND]
+        assert self.scheduler.running == len(self.running) - len(loans) + len(self.assistants)
         for request in self.open:
             assert self.scheduler.knows(request)
 
@@ -177,7 +195,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             if not self.running:
                 self.assistants_end()
         assert not self.scheduler.queued
-        for client in range(1, 5):
+        for client in (*range(1, 5), *self.forkservers):
             self.leave(client)
         for job in list(self.running):
             self.running.pop(job)

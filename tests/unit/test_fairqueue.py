@@ -1,8 +1,9 @@
 from compilepool.daemon.fairqueue import FairQueue, Place
+from compilepool.daemon.owner import HOST, Owner
 
 
 def place(client: int, expected: float = 1.0, uid: int = 1000, *, background: bool = False) -> Place:
-    return Place("background" if background else "foreground", uid, client, expected)
+    return Place("background" if background else "foreground", Owner(HOST, uid), client, expected)
 
 
 def drain(queue: FairQueue) -> list[int]:

@@ -5,6 +5,7 @@ import json
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -31,7 +32,7 @@ def stored(number: int = 0, size: int = SIZE, files: tuple[str, ...] = ("k.cubin
     return Stored(Contents([unit], [], checksums, Cost(1.0, 0.9, 1), "cuda:90"), segments)
 
 
-OBJECT = len(render(key(0), 1000, IDENTITY, stored(), 0.0))
+OBJECT = len(render(key(0), "1000", IDENTITY, stored(), 0.0))
 
 
 class Clock:
@@ -45,16 +46,16 @@ class Clock:
         return self.now
 
 
-def opened(root: Path, **bounds: int) -> Store:
+def opened(root: Path, **bounds: Any) -> Store:
     store = Store(root, Bounds(**{"free": 0, **bounds}), Clock())
     store.open()
     store.recover()
     return store
 
 
-def put(store: Store, *numbers: int, uid: int = 1000) -> None:
+def put(store: Store, *numbers: int, owner: str = "1000") -> None:
     for number in numbers:
-        assert store.put(key(number), uid, IDENTITY, stored(number))
+        assert store.put(key(number), owner, IDENTITY, stored(number))
 
 
 def there(store: Store) -> list[int]:
@@ -78,27 +79,27 @@ class TestBounds:
 
     def test_a_users_quota_costs_nobody_else(self, tmp_path: Path) -> None:
         store = opened(tmp_path, user=2 * OBJECT + 100)
-        put(store, 1, uid=1)
-        put(store, 2, 3, 4, 5, uid=2)
-        assert [entry.key for entry in store.entries(1, "", 10)] == [key(1)]
-        assert [entry.key for entry in store.entries(2, "", 10)] == [key(4), key(5)]
+        put(store, 1, owner="1")
+        put(store, 2, 3, 4, 5, owner="2")
+        assert [entry.key for entry in store.entries("1", "", 10)] == [key(1)]
+        assert [entry.key for entry in store.entries("2", "", 10)] == [key(4), key(5)]
 
     def test_what_is_pinned_stays(self, tmp_path: Path) -> None:
         store = opened(tmp_path, objects=2)
         put(store, 1, 2)
-        assert [entry.key for entry in store.pin([key(1), key(99)], 1000, pinned=True)] == [key(1)]
+        assert [entry.key for entry in store.pin([key(1), key(99)], "1000", pinned=True)] == [key(1)]
         put(store, 3, 4)
         assert there(store) == [1, 4]
-        store.pin([key(1), key(4)], 1000, pinned=True)
-        assert not store.put(key(5), 1000, IDENTITY, stored(5))
+        store.pin([key(1), key(4)], "1000", pinned=True)
+        assert not store.put(key(5), "1000", IDENTITY, stored(5))
         assert "nothing left to evict" in store.trouble
-        store.pin([key(1)], 1000, pinned=False)
+        store.pin([key(1)], "1000", pinned=False)
         put(store, 6)
         assert store.trouble == ""
 
     def test_the_disk_is_not_filled(self, tmp_path: Path) -> None:
         store = opened(tmp_path, free=1 << 60)
-        assert not store.put(key(1), 1000, IDENTITY, stored(1))
+        assert not store.put(key(1), "1000", IDENTITY, stored(1))
         assert "room" in store.trouble
 
     def test_whoever_reads_what_goes_reads_on(self, tmp_path: Path) -> None:
@@ -130,15 +131,15 @@ class TestBounds:
         put(store, 1)
         for _ in range(3):
             store.get(key(1))
-        (entry,) = store.entries(1000, "", 10)
+        (entry,) = store.entries("1000", "", 10)
         assert (entry.hits, entry.kernel, entry.target, entry.units) == (3, "kernel", "cuda:90", 1)
 
     def test_one_user_manages_only_what_is_theirs(self, tmp_path: Path) -> None:
         store = opened(tmp_path)
         put(store, 1)
-        assert store.remove([key(1)], 1001) == []
-        assert store.read(key(1), 1001) is None
-        assert [entry.key for entry in store.remove([key(1)], 1000)] == [key(1)]
+        assert store.remove([key(1)], "1001") == []
+        assert store.read(key(1), "1001") is None
+        assert [entry.key for entry in store.remove([key(1)], "1000")] == [key(1)]
         assert there(store) == []
         assert store.total == (0, 0)
 
@@ -156,7 +157,7 @@ class TestLife:
         put(store, 1)
         store.close()
         assert store.get(key(1)) is None
-        assert not store.put(key(2), 1000, IDENTITY, stored(2))
+        assert not store.put(key(2), "1000", IDENTITY, stored(2))
         store.close()
 
     @pytest.mark.parametrize("damage", [b"", b"no database", None])
@@ -194,7 +195,7 @@ class TestLife:
         (tmp_path / "new").mkdir(exist_ok=True)
         (tmp_path / "new" / "17").write_bytes(b"half an object")
         again = opened(tmp_path)
-        assert [entry.key for entry in again.entries(1000, "", 10)] == [key(1)]
+        assert [entry.key for entry in again.entries("1000", "", 10)] == [key(1)]
         assert list((tmp_path / "new").iterdir()) == []
         assert again.damaged == 1
 
@@ -211,7 +212,7 @@ class TestLife:
         (tmp_path / "session").write_text(json.dumps({**session, "boot": "another"}))
         again = opened(tmp_path)
         assert again.damaged == 1
-        assert [entry.key for entry in again.entries(1000, "", 10)] == [key(1)]
+        assert [entry.key for entry in again.entries("1000", "", 10)] == [key(1)]
 
     def test_an_object_under_another_key_is_none(self, tmp_path: Path) -> None:
         store = opened(tmp_path)
@@ -228,7 +229,7 @@ IR = ("k.cubin", "k.ttir")
 @given(st.data())
 @settings(max_examples=300)
 def test_every_damage_to_an_object_is_seen(data: st.DataObject) -> None:
-    whole = render(key(1), 1000, IDENTITY, stored(1, 64, IR), 5.0)
+    whole = render(key(1), "1000", IDENTITY, stored(1, 64, IR), 5.0)
     assert parse(whole)[1] == stored(1, 64, IR)
     cut = data.draw(st.integers(0, len(whole)))
     flip = data.draw(st.integers(0, len(whole) - 1))

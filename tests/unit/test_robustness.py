@@ -254,13 +254,13 @@ class TestPriorities:
             driver.feed(submit(1, number, f"k{number}", priority="background"), ev.LookedUp(number, found=False))
         driver.feed(ev.Promoted(ev.RequestId(1, 11)))
         assert act.Run(11, 100, 600.0) in driver.feed(ev.Succeeded(running, 1))
-        assert driver.scheduler.counters["promoted"] == 1
+        assert driver.scheduler.counters()["promoted"] == 1
 
     def test_to_promote_what_is_answered_or_urgent_is_harmless(self, ready: Driver) -> None:
         assert ready.feed(ev.Promoted(ev.RequestId(7, 7))) == []
         run(ready, submit(1))
         assert ready.feed(ev.Promoted(ev.RequestId(1, 1))) == []
-        assert ready.scheduler.counters["promoted"] == 0
+        assert ready.scheduler.counters()["promoted"] == 0
 
     def test_a_thousand_background_jobs_do_not_delay_one_foreground_job(self) -> None:
         driver = Driver(slots=2)

@@ -4,10 +4,11 @@ import pytest
 
 from compilepool.daemon import actions as act, domains, events as ev, scheduler as s
 from compilepool.daemon.jobs import SchedulerError
+from compilepool.daemon.owner import HOST, Owner
 from compilepool.protocol.errors import Failure
 
-USER = ev.Domain(1000, "toolchain")
-OTHER = ev.Domain(1001, "toolchain")
+USER = ev.Domain(Owner(HOST, 1000), "toolchain")
+OTHER = ev.Domain(Owner(HOST, 1001), "toolchain")
 
 
 class Driver:
@@ -55,7 +56,7 @@ def test_an_unknown_key_runs_and_is_answered(ready: Driver) -> None:
     assert ready.feed(ev.LookedUp(1, found=False)) == [act.Run(1, 100, 600.0)]
     assert repr(ready.scheduler) == "<Scheduler [jobs: 1 running | slots: 1/2 | forkservers: 1]>"
     assert ready.feed(ev.Succeeded(1, units=3)) == [act.Answer(ev.RequestId(1, 1), 1, "compiled"), act.Forget(1)]
-    assert ready.scheduler.counters["units_compiled"] == 3
+    assert ready.scheduler.counters()["units_compiled"] == 3
 
 
 @pytest.mark.parametrize("looked_up", [False, True])
@@ -337,7 +338,7 @@ def test_a_probe_has_a_forkserver_started_and_is_answered_when_it_is_ready() -> 
     driver.feed(probe(3))
     assert act.Answer(ev.RequestId(3, 9), 2, "compiled") in driver.feed(ev.LookedUp(2, found=False))
     assert driver.scheduler.idle
-    assert driver.scheduler.counters["probes"] == 3
+    assert driver.scheduler.counters()["probes"] == 3
 
 
 def test_a_request_for_the_best_config_joins_one_for_all_and_not_the_other_way_round(ready: Driver) -> None:

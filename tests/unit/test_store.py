@@ -25,7 +25,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def test_what_was_put_comes_back_after_a_restart(store: Store) -> None:
-    store.put(KEY, 1000, IDENTITY, Stored(contents(), SEGMENTS))
+    store.put(KEY, "1000", IDENTITY, Stored(contents(), SEGMENTS))
     store.close()
     again = Store(store.root)
     again.open()
@@ -39,7 +39,7 @@ def test_an_unknown_key_is_a_miss(store: Store) -> None:
 
 
 def test_every_damage_is_a_miss_and_removed(store: Store) -> None:
-    store.put(KEY, 1000, IDENTITY, Stored(contents(), SEGMENTS))
+    store.put(KEY, "1000", IDENTITY, Stored(contents(), SEGMENTS))
     (path,) = store.root.rglob("*.cpo")
     whole = path.read_bytes()
     damaged = [whole[:cut] for cut in range(0, len(whole), 7)]
@@ -55,7 +55,7 @@ def test_a_store_that_cant_be_written_counts_and_goes_on(tmp_path: Path) -> None
     (tmp_path / "store").write_text("a file where the directory should be")
     store = Store(tmp_path / "store")
     store.open()
-    store.put(KEY, 1000, IDENTITY, Stored(contents(), SEGMENTS))
+    store.put(KEY, "1000", IDENTITY, Stored(contents(), SEGMENTS))
     assert store.errors == 1
     assert store.get(KEY) is None
 
@@ -65,7 +65,7 @@ def test_nothing_half_written_is_left(store: Store, monkeypatch: pytest.MonkeyPa
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.replace", full)
-    store.put(KEY, 1000, IDENTITY, Stored(contents(), SEGMENTS))
+    store.put(KEY, "1000", IDENTITY, Stored(contents(), SEGMENTS))
     assert store.errors == 1
     assert [path for folder in ("objects", "new") for path in (store.root / folder).rglob("*") if path.is_file()] == []
 

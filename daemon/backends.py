@@ -1,0 +1,33 @@
+"""The backends that are ready: forkservers of the service itself, which make binaries of TTIR for all users.
+
+TTIR is inert: to compile it executes nothing of whoever sent it. So what a backend makes may be given to everybody who
+has the same TTIR, options, target and toolchain; its key is made of these by the daemon, and of nothing that anybody
+claims. A backend is known by the digest of its toolchain's bytes; a worker of a user asks only if its own are the same.
+"""
+
+from compilepool.daemon.events import Domain
+
+
+class Backends:
+    """Domains of backends, by the digest that each told when it was ready."""
+
+    def __init__(self) -> None:
+        self._domains: dict[str, Domain] = {}
+        self._digests: dict[int, str] = {}
+
+    def ready(self, forkserver: int, digest: str, domain: Domain) -> None:
+        """This one can be asked."""
+        self._domains[digest] = domain
+        self._digests[forkserver] = digest
+
+    def gone(self, forkserver: int) -> None:
+        """It can't be asked any more; others are no backends."""
+        self._domains.pop(self._digests.pop(forkserver, ""), None)
+
+    def digests(self) -> list[str]:
+        """Of all that can be asked."""
+        return list(self._domains)
+
+    def domain(self, digest: str) -> Domain | None:
+        """Of the backend with this toolchain."""
+        return self._domains.get(digest)

@@ -1,0 +1,47 @@
+"""A backend: the service's own forkserver, which compiles the TTIR of all users. It needs Triton, and no torch.
+
+It compiles a kernel of this package first, as every forkserver does: what a first compile does once is then in the
+memory that its workers share.
+"""
+
+import os
+from pathlib import Path
+
+import triton
+import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler.compiler import ASTSource
+
+from compilepool.daemon.worker import lowering
+from compilepool.daemon.worker.stages import note_stages
+from compilepool.protocol.detect import NoToolchain, package_root
+
+_TARGETS = (GPUTarget("cuda", 90, 32),)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _double(source, target, count, block: tl.constexpr):  # type: ignore[no-untyped-def]
+    at = tl.program_id(0) * block + tl.arange(0, block)
+    tl.store(target + at, 2 * tl.load(source + at, at < count), at < count)
+
+
+def warm_up(root: Path) -> str:
+    """Compile once, below this directory; the digest of the toolchain that it is a backend for."""
+    note_stages()
+    _use_torchs_ptxas()
+    lowering.remember_environment()
+    os.environ["TRITON_CACHE_DIR"] = str(root)
+    for target in _TARGETS:
+        signature = {"source": "*fp32", "target": "*fp32", "count": "i32", "block": "constexpr"}
+        triton.compile(ASTSource(_double, signature, {"block": 128}), target=target)
+    return lowering.toolchain_digest()
+
+
+def _use_torchs_ptxas() -> None:
+    """As torch does in every process that compiles with it (torch/_inductor/runtime/compile_tasks.py)."""
+    try:
+        ptxas = package_root("torch") / "bin" / "ptxas"
+    except NoToolchain:
+        return
+    if os.access(ptxas, os.X_OK):
+        os.environ["TRITON_PTXAS_PATH"] = str(ptxas)
