@@ -12,10 +12,12 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler.compiler import ASTSource
 
-from compilepool.daemon.worker import lowering
+from compilepool.daemon.worker import lowering, sandbox
 from compilepool.daemon.worker.stages import note_stages
 from compilepool.protocol.detect import NoToolchain, package_root
 
+# Who finds a way to take over the compiler must find none out of its worker.
+REQUIRES = ("landlock", "seccomp")
 _TARGETS = (GPUTarget("cuda", 90, 32),)
 
 
@@ -27,6 +29,8 @@ def _double(source, target, count, block: tl.constexpr):  # type: ignore[no-unty
 
 def warm_up(root: Path) -> str:
     """Compile once, below this directory; the digest of the toolchain that it is a backend for."""
+    if lacking := sandbox.lacking(REQUIRES):
+        raise RuntimeError(f"this kernel has no {' and no '.join(lacking)}, and nobody's TTIR is compiled without")
     note_stages()
     _use_torchs_ptxas()
     lowering.remember_environment()
