@@ -72,7 +72,9 @@ class Host:
     def environment(self, user: User) -> dict[str, str]:
         """A fresh login's."""
         home = self.home(user)
+        kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "NVIDIA_VISIBLE_DEVICES") if name in os.environ}
         return {
+            **kept,
             "HOME": str(home),
             "TMPDIR": str(home / "tmp"),
             "PATH": os.environ["PATH"],
