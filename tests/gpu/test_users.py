@@ -18,10 +18,15 @@ pytestmark = [
 PROGRAM = """
 import warnings
 warnings.simplefilter("ignore")
-os.environ["COMPILEPOOL"] = "1"
-import torch, compilepool, triton
+import torch, compilepool.inductor, triton
+from torch._inductor.async_compile import AsyncCompile
+compilepool.inductor.install()
+AsyncCompile.wait_pool_ready()
 compiled_here = []
-triton.compile, real = lambda *a, **k: (compiled_here.append(1), real(*a, **k))[1], triton.compile
+def counted(*arguments, real=triton.compile, **named):
+    compiled_here.append(1)
+    return real(*arguments, **named)
+triton.compile = counted
 def program(x, y):
     z = torch.softmax(x * 2 + y, dim=-1)
     return z, (z * x).sum(dim=0), torch.nn.functional.layer_norm(y, (512,)).relu()
@@ -33,7 +38,7 @@ for theirs, ours in zip(expected, actual):
 with compilepool.connect(autostart=False, fallback=False) as pool:
     counters = pool.status().counters
     names = sorted(info.kernel for info in pool.objects())
-tell([counters.get("answered_compiled", 0), names])
+tell([counters.get("answered_compiled", 0), names, len(compiled_here)])
 """
 
 
@@ -52,6 +57,7 @@ def test_two_users_share_a_backend_and_both_launch(host: Host) -> None:
         alices = host.python(ALICE, PROGRAM)
         made, asked = shared(service)
         assert made == asked >= alices[0] > 0
+        assert alices[2] == 0, "nothing is compiled in the program"
         bobs = host.python(BOB, PROGRAM)
         assert bobs == alices, "the same kernels, compiled for each as each"
         assert shared(service) == (made, 2 * asked), "and the backend has made nothing twice"
