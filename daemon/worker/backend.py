@@ -5,6 +5,7 @@ memory that its workers share.
 """
 
 import os
+import re
 from pathlib import Path
 
 import triton
@@ -42,10 +43,15 @@ def warm_up(root: Path) -> str:
 
 
 def _use_torchs_ptxas() -> None:
-    """As torch does in every process that compiles with it (torch/_inductor/runtime/compile_tasks.py)."""
+    """What torch's own workers compile with, where there is a torch: it names its ptxas in this module.
+
+    Read, since an import takes seconds; where torch says it in other words, users of its ptxas compile alone.
+    """
     try:
-        ptxas = package_root("torch") / "bin" / "ptxas"
+        module = package_root("torch") / "_inductor" / "runtime" / "compile_tasks.py"
     except NoToolchain:
         return
-    if os.access(ptxas, os.X_OK):
-        os.environ["TRITON_PTXAS_PATH"] = str(ptxas)
+    if found := re.search(r"ptxas = Path\(__file__\)\.absolute\(\)\.parents\[(\d)\]", module.read_text()):
+        ptxas = module.parents[int(found[1])] / "bin" / "ptxas"
+        if os.access(ptxas, os.X_OK):
+            os.environ["TRITON_PTXAS_PATH"] = str(ptxas)

@@ -113,7 +113,7 @@ def assist(recipe: Recipe, source: str, place: Scratch, board: Board) -> None:
 @contextmanager
 def _loaded(recipe: Recipe, source: str, place: Scratch) -> Iterator[Any]:
     """The kernel's autotuner, for its target and with its settings."""
-    compile_tasks._set_triton_ptxas_path()
+    _use_torchs_ptxas()
     with inductor_config.patch(_settings(recipe)), headless() as driver:
         try:
             note.enter(Step.EXECUTING, "")
@@ -123,6 +123,12 @@ def _loaded(recipe: Recipe, source: str, place: Scratch) -> Iterator[Any]:
             raise CompileError(f"its source can't be executed: {_said(exc)}", recipe.name) from exc
         driver.target = target_of(autotuner)
         yield autotuner
+
+
+def _use_torchs_ptxas() -> None:
+    """As torch's own workers do: by torch's function, which some versions call once and never again."""
+    name_it = compile_tasks._set_triton_ptxas_path
+    getattr(name_it, "__wrapped__", name_it)()
 
 
 def _settings(recipe: Recipe) -> dict[str, Any]:

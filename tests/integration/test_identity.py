@@ -1,8 +1,10 @@
 """The pool's binaries are those that torch makes in a process of its own, byte for byte."""
 
 import itertools
+import os
 import re
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -113,3 +115,19 @@ def test_every_recorded_kernel_has_every_config(
             answer = future.result(timeout=240)
             assert isinstance(answer, Compiled)
             assert [unit.config for unit in answer.contents.units] == list(in_process(kernel)), kernel.name
+
+
+def test_the_ptxas_is_the_one_that_torchs_own_workers_use(shared_daemon: Daemon) -> None:
+    """torch's CUDA builds bring one; Triton's keys have its version."""
+    code = (
+        "from torch._inductor.runtime import compile_tasks\n"
+        "compile_tasks._set_triton_ptxas_path()\n"
+        "from triton import knobs\n"
+        "print(knobs.nvidia.ptxas.path)\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_PTXAS_PATH"}
+    torchs = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    source = "from triton import knobs\nraise RuntimeError(f'<{knobs.nvidia.ptxas.path}>')\n"
+    with shared_daemon.pool() as pool:
+        said = str(pool.warm("which", source).exception(timeout=120))
+    assert f"<{torchs.stdout.strip()}>" in said
