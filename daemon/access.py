@@ -24,6 +24,7 @@ class Access:
 
     own: int
     shared: bool
+    nobody: int = 65534
     users: frozenset[int] = frozenset()
     groups: frozenset[int] = frozenset()
     admins: frozenset[int] = frozenset()
@@ -31,7 +32,7 @@ class Access:
 
     def refusal(self, who: Credentials, namespace: str) -> str:
         """Why this peer is not served; '' if it is."""
-        if who.uid == overflow_uid():
+        if who.uid == self.nobody:
             return f"you have no uid here ({who.uid}): your user namespace maps you to none of this host's"
         if not self.shared:
             only = f"this daemon serves uid {self.own} only, and you are uid {who.uid}: start your own"
@@ -66,10 +67,11 @@ def access_of(settings: Settings) -> Access:
     """The rules of these settings; raises BadSettings where a name is unknown."""
     table, backend = settings.access, settings.sharing.backend
     if table is None:
-        return Access(os.getuid(), shared=False)
+        return Access(os.getuid(), shared=False, nobody=overflow_uid())
     return Access(
         own=os.getuid(),
         shared=True,
+        nobody=overflow_uid(),
         users=frozenset(map(uid_of, table.users)),
         groups=frozenset(map(gid_of, table.groups)),
         admins=frozenset(map(gid_of, table.admins)),

@@ -4,20 +4,27 @@ An administrator may list, pin, remove and verify what is others' by naming the 
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+
+import msgspec
 
 from compilepool.daemon.identity import key_of
 from compilepool.daemon.index import Entry
 from compilepool.daemon.objects import Stored
 from compilepool.daemon.owner import Owner
 from compilepool.daemon.payload import NAME_CHARACTERS
-from compilepool.daemon.store import Store
+from compilepool.daemon.store import Store, TooManyPinned
 from compilepool.protocol import messages as m
 from compilepool.protocol.contents import DamagedContents, verify
 from compilepool.protocol.errors import Failure
 
 # Each takes some 300 bytes of the answer's header.
 PAGE = 500
+# In one order.
+KEYS = 500
+# Of a digest, or a target.
+DIGEST_CHARACTERS = 128
 _KEY = re.compile(r"[0-9a-f]{64}")
 
 Order = m.ListObjects | m.ReadObject | m.AddObject | m.ManageObjects
@@ -33,13 +40,35 @@ class Asker:
     salt: str
 
 
+def pieces(order: Order) -> Iterator[Order]:
+    """The order in parts that don't take long: to verify an object is to read it."""
+    if isinstance(order, m.ManageObjects) and order.action == "verify" and 0 < len(order.keys) <= KEYS:
+        for key in dict.fromkeys(order.keys):
+            yield msgspec.structs.replace(order, keys=[key])
+    else:
+        yield order
+
+
+def joined(answers: list[Answer]) -> Answer:
+    """The answer to an order, of those to its parts."""
+    told = [answer[0] for answer in answers]
+    managed = [message for message in told if isinstance(message, m.Managed)]
+    if len(managed) < len(told) or not managed:
+        return next(answer for answer in answers if not isinstance(answer[0], m.Managed))
+    return (m.Managed(managed[0].id, sum(one.objects for one in managed), sum(one.bytes for one in managed)),)
+
+
 def administer(store: Store, asker: Asker, order: Order, segments: tuple[bytes, ...]) -> Answer:
     """Do it for who asks, and nobody else; the answer with its segments. Blocks on the disk."""
+    if isinstance(order, m.ManageObjects) and len(order.keys) > KEYS:
+        return _refused(order.id, f"it names {len(order.keys)} objects; at most {KEYS} are taken at once")
     named = order.owner if isinstance(order, m.ListObjects | m.ManageObjects) else ""
     if named and named != str(asker.owner) and not asker.admin:
         return _refused(order.id, "only an administrator may do that with what is another user's")
     try:
         return _administer(store, asker, named or str(asker.owner), order, segments)
+    except TooManyPinned as exc:
+        return _refused(order.id, str(exc))
     except OSError as exc:
         return _refused(order.id, f"the store can't do that now: {exc}")
 
@@ -67,8 +96,10 @@ def _add(store: Store, asker: Asker, request: int, identity: m.Identity, stored:
         verify(stored.contents, stored.segments)
     except DamagedContents as exc:
         return _refused(request, f"what is to be added is damaged: {exc}")
-    if max(len(identity.recipe.name), len(stored.contents.target)) > NAME_CHARACTERS:
-        return _refused(request, f"its names have more than {NAME_CHARACTERS} characters")
+    if len(identity.recipe.name) > NAME_CHARACTERS:
+        return _refused(request, f"its name has more than {NAME_CHARACTERS} characters")
+    if max(map(len, (stored.contents.target, identity.source, identity.fingerprint))) > DIGEST_CHARACTERS:
+        return _refused(request, f"its target and digests have more than {DIGEST_CHARACTERS} characters")
     # Whatever it is called elsewhere: the key is the daemon's own.
     if not store.put(key_of(asker.owner, identity, asker.salt), str(asker.owner), identity, stored):
         return _refused(request, f"the store keeps nothing: {store.trouble or 'it is closed'}")

@@ -87,9 +87,14 @@ class Assistance:
             del self._running[job, forkserver]
         return assistant
 
-    def forget(self, job: int) -> None:
-        """The job is over; its assistants run until they are said to have ended."""
+    def forget(self, job: int) -> list[int]:
+        """The job is over; its assistants run until they are said to have ended: forkservers that have some."""
         self._jobs.pop(job, None)
+        return [forkserver for assisted, forkserver in self._running if assisted == job]
+
+    def lingering(self, forkserver: int, jobs: Callable[[int], bool]) -> bool:
+        """Whether one of its assistants goes on whose job (not in `jobs`) is over."""
+        return any(of == forkserver and not jobs(job) for job, of in self._running)
 
     def lost(self, forkserver: int) -> Iterator[Assistant]:
         """With a forkserver go its workers."""

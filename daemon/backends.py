@@ -9,25 +9,23 @@ from compilepool.daemon.events import Domain
 
 
 class Backends:
-    """Domains of backends, by the digest that each told when it was ready."""
+    """Backends with the digest that each told when it was ready, and its domain."""
 
     def __init__(self) -> None:
-        self._domains: dict[str, Domain] = {}
-        self._digests: dict[int, str] = {}
+        self._ready: dict[int, tuple[str, Domain]] = {}
 
     def ready(self, forkserver: int, digest: str, domain: Domain) -> None:
         """This one can be asked."""
-        self._domains[digest] = domain
-        self._digests[forkserver] = digest
+        self._ready[forkserver] = digest, domain
 
     def gone(self, forkserver: int) -> None:
         """It can't be asked any more; others are no backends."""
-        self._domains.pop(self._digests.pop(forkserver, ""), None)
+        self._ready.pop(forkserver, None)
 
     def digests(self) -> list[str]:
         """Of all that can be asked."""
-        return list(self._domains)
+        return sorted({digest for digest, _ in self._ready.values()})
 
     def domain(self, digest: str) -> Domain | None:
         """Of the backend with this toolchain."""
-        return self._domains.get(digest)
+        return next((domain for known, domain in self._ready.values() if known == digest), None)

@@ -8,6 +8,8 @@ with what became of it the last time. A compile that succeeds, or fails like a c
 from collections import OrderedDict
 from dataclasses import dataclass
 
+import msgspec
+
 from compilepool.daemon.events import Domain
 from compilepool.protocol.errors import Failure, FailureKind
 
@@ -15,7 +17,7 @@ DEADLY: frozenset[FailureKind] = frozenset({"worker-crashed", "timeout", "out-of
 STRIKES = 2
 COOLING_SECONDS = 300.0
 # Each is a key and a sentence.
-REMEMBERED = 10_000
+REMEMBERED, KEPT_CHARACTERS = 10_000, 400
 
 
 @dataclass(slots=True)
@@ -41,6 +43,7 @@ class Blame:
         record = self._records.pop((domain, key), None)
         if failure is None or failure.kind not in DEADLY:
             return
+        failure = msgspec.structs.replace(failure, message=failure.message[-KEPT_CHARACTERS:])
         before = record.strikes if record and now < record.until else 0
         self._records[domain, key] = _Record(before + 1, failure, now + COOLING_SECONDS)
         if len(self._records) > REMEMBERED:

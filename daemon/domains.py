@@ -23,6 +23,8 @@ START_SECONDS = 30.0
 WARM_SECONDS = 300.0
 STABLE_SECONDS = 60.0
 LONGEST_PAUSE = 60.0
+# A host has a few toolchains for each user; a fingerprint is whatever a client says.
+REMEMBERED = 10_000
 
 
 @dataclass(slots=True)
@@ -67,7 +69,11 @@ class Domains:
         return len(self._of_forkserver)
 
     def of(self, domain: Domain) -> DomainState:
-        """The domain's state, new if need be."""
+        """The domain's state, new if need be; of very many, those that are not served are forgotten."""
+        if domain not in self._states and len(self._states) >= REMEMBERED:
+            idle = [known for known, state in self._states.items() if state.unserved]
+            for known in idle[: REMEMBERED // 10]:
+                del self._states[known]
         return self._states.setdefault(domain, DomainState())
 
     def served_by(self, forkserver: int) -> Domain | None:

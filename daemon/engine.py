@@ -5,6 +5,7 @@ Nothing is decided here, and nothing that a client or forkserver sent is looked 
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, assert_never
 
 import anyio
@@ -13,7 +14,7 @@ import msgspec
 
 from compilepool.daemon import actions as act, events as ev
 from compilepool.daemon.access import access_of
-from compilepool.daemon.administration import Asker, Order, administer
+from compilepool.daemon.administration import Asker, Order, administer, joined, pieces
 from compilepool.daemon.backends import Backends
 from compilepool.daemon.config import Config
 from compilepool.daemon.credentials import PeerProcess
@@ -65,14 +66,17 @@ class Engine:
         return f"<Engine [peers: {len(self._peers)} | {self.scheduler!r}]>"
 
     def settle(self, settings: Settings) -> None:
-        """These settings hold from here on; raises BadSettings, and then those before do.
-
-        Who is connected stays: what the settings let them have is asked of them with each thing that they ask.
-        """
+        """These settings hold from here on, for who is connected too; raises BadSettings, and then those before do."""
         access, allowances = access_of(settings), allowances_of(settings.limits)
         self.shelf.store.bounds = bounds_of(self.config.bounds, settings.limits)
         self.access, self.settings = access, settings
         self.feed(allowances)
+        for peer in list(self._peers.values()):
+            if peer.role == "backend" and access.refusal_of_role(peer.who, peer.owner.namespace, "backend"):
+                # Others are asked when they ask; a backend would only be asked.
+                self.forkserver_gone(peer, "the settings have no backend of this user", told=True)
+                peer.post(m.Retire("the settings have no backend of this user"))
+                peer.finish()
 
     async def run(self) -> None:
         """Keep time until the daemon is to exit: idle for long enough, or drained."""
@@ -148,9 +152,9 @@ class Engine:
             case act.Run(job, forkserver, seconds):
                 self._run(job, forkserver, seconds)
             case act.Assist(job, forkserver):
-                self._post(forkserver, m.Assist(job))
+                self._order(forkserver, lambda told: m.Assist(told), job)
             case act.Kill(job, forkserver):
-                self._post(forkserver, m.Kill(job))
+                self._order(forkserver, lambda told: m.Kill(told), job)
             case act.Answer(request, job, origin):
                 self._answer(request, job, origin)
             case act.Fail(request, failure):
@@ -185,17 +189,34 @@ class Engine:
             log_event("retired", peer.owner, peer=peer.name, pid=peer.process.pid, reason=reason)
             self.backends.gone(peer.number)
             if peer.adopted:
-                self._given_up.setdefault(peer.domain, []).append(peer.give_process())
+                self._give_up(peer)
             peer.post(m.Retire(reason))
             peer.finish()
+
+    def _give_up(self, peer: "Peer") -> None:
+        """Its domain's next forkserver ends it, if it is only stopped; what has ended is forgotten."""
+        for domain, given_up in list(self._given_up.items()):
+            for process in [process for process in given_up if not process.alive]:
+                process.close()
+                given_up.remove(process)
+            if not given_up:
+                del self._given_up[domain]
+        self._given_up.setdefault(peer.domain, []).append(peer.give_process())
 
     def _run(self, job: int, forkserver: int, seconds: float) -> None:
         payload = self.inflight.given(job, forkserver)
         if payload.task is None:
             raise SchedulerError(f"job {job} is a probe, and probes don't run")
         limits = m.Limits(seconds, self.config.memory)
-        spawn = m.Spawn(job, payload.task, payload.cache_dir, limits, self.backends.digests())
-        self._post(forkserver, spawn, (payload.body,))
+        task, place, backends = payload.task, payload.cache_dir, self.backends.digests()
+        self._order(forkserver, lambda told: m.Spawn(told, task, place, limits, backends), job, (payload.body,))
+
+    def _order(
+        self, forkserver: int, make: Callable[[int], m.AnyMessage], job: int, segments: tuple[bytes, ...] = ()
+    ) -> None:
+        """Send what is about a job, by the number that this forkserver is told."""
+        if peer := self._peers.get(forkserver):
+            peer.post(make(peer.disguise.told(job)), segments)
 
     def _answer(self, request: ev.RequestId, job: int, origin: m.Origin) -> None:
         if self.inflight[job].task is None:
@@ -225,14 +246,19 @@ class Engine:
             self.inflight.results[job] = stored
         self.feed(ev.LookedUp(job, stored is not None))
 
-    async def administer(self, peer: "Peer", message: Order, segments: tuple[bytes, ...]) -> None:
-        """Do what is asked of the store, and answer."""
+    async def administer(self, peer: "Peer", message: Order, segments: tuple[bytes, ...], size: int) -> None:
+        """Do what is asked of the store, and answer; one order of an owner at a time, piece by piece."""
         asker = Asker(peer.owner, peer.sees is None, self.settings.store.salt)
-        peer.post(*await self.shelf.change(lambda store: administer(store, asker, message, segments)))
-
-    def start(self, function: Callable[..., object], *arguments: object) -> None:
-        """Let this go on beside everything else."""
-        self._tasks.start_soon(function, *arguments)  # type: ignore[arg-type]
+        peer.usage.hold(size)
+        try:
+            async with peer.usage.order:
+                answers = []
+                for piece in pieces(message):
+                    do = partial(administer, asker=asker, order=piece, segments=segments)
+                    answers.append(await self.shelf.change(do))
+        finally:
+            peer.usage.hold(-size)
+        peer.post(*joined(answers))
 
     # ---- time
 

@@ -144,11 +144,21 @@ class Forkservers:
         """It should say something, if it has work."""
         domain = self._domains.served_by(forkserver)
         if domain is None or not self._ledger.jobs.holds(domain):
-            self._ledger.supervision.gone(forkserver)
+            self._ledger.supervision.rests(forkserver)
         elif self._ledger.supervision.silent(forkserver, now):
             self._drop(forkserver, f"it did not answer for {OBEY_SECONDS:.0f} s", now)
         else:
             self._ledger.actions.append(act.Ping(forkserver))
+
+    def lingers(self, forkserver: int, now: float) -> None:
+        """Its assistants should be over, where their jobs are."""
+
+        def runs(number: int) -> bool:
+            job = self._ledger.jobs.get(number)
+            return job is not None and job.phase is Phase.RUNNING
+
+        if self._ledger.assistance.lingering(forkserver, runs):
+            self._drop(forkserver, "a worker that assisted goes on though its job is over", now)
 
     def disobeyed(self, job: Job, now: float) -> None:
         """Its job should be over."""

@@ -97,6 +97,10 @@ class Index:
         """These are never evicted, or again like others."""
         self._many("UPDATE objects SET pinned = ? WHERE key = ?", ((pinned, key) for key in keys))
 
+    def pinned(self) -> int:
+        """Bytes that are."""
+        return int(self._one("SELECT coalesce(sum(size), 0) FROM objects WHERE pinned = 1"))
+
     def get(self, key: str) -> Entry | None:
         """One object."""
         return next(self._entries("WHERE key = ?", key), None)
@@ -129,7 +133,7 @@ class Index:
             key, owner, size, created, used, hits, pinned, kernel, target, fingerprint, units = row
             yield Entry(key, owner, size, created, used, hits, bool(pinned), kernel, target, fingerprint, units)
 
-    def _one(self, statement: str) -> object:
+    def _one(self, statement: str) -> Any:
         return self._db.execute(statement).fetchone()[0]
 
     def _rows(self, statement: str, *values: object) -> list[tuple[Any, ...]]:

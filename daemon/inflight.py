@@ -37,6 +37,10 @@ class InFlight:
             raise ProtocolError(f"job {job} was not given to this forkserver")
         return self._payloads[job]
 
+    def ended(self, job: int) -> None:
+        """Its forkserver has said how it ended: it has no more to say of it."""
+        self._forkservers.pop(job, None)
+
     def disown(self, forkserver: int) -> None:
         """Nothing that it may still send is an answer."""
         self._forkservers = {job: number for job, number in self._forkservers.items() if number != forkserver}

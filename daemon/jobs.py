@@ -49,6 +49,7 @@ class Job:
     patience: how long each of its waiters allows
     lost: how often its forkserver was lost while it ran
     loan: it is a part of other jobs' work and runs in the slot of the one that caused it: it holds none of its own
+    asker: the client (a forkserver) that caused a loan
     began, charged: when it got its slot, and the seconds of it that its owner was charged for then
     """
 
@@ -64,6 +65,7 @@ class Job:
     patience: dict[RequestId, float] = field(default_factory=dict)
     lost: int = 0
     loan: bool = False
+    asker: int = 0
     began: float = 0.0
     charged: float = 0.0
 
@@ -75,6 +77,8 @@ class Jobs:
         self.queue = FairQueue()
         self.loans: dict[int, None] = {}
         self.holding: Counter[Owner] = Counter()
+        # Loans that nobody wants any more and that still run, by who caused them.
+        self.unwanted: Counter[int] = Counter()
         self._holding_of: Counter[Domain] = Counter()
         self._jobs: dict[int, Job] = {}
         self._by_key: dict[tuple[Domain, str], Job] = {}
@@ -137,6 +141,9 @@ class Jobs:
         if taken:
             self.holding[job.domain.owner] += 0 if job.loan else taken
             self._holding_of[job.domain] += taken
+        if job.loan and Phase.KILLING in (phase, job.phase):
+            self.unwanted[job.asker] += 1 if phase is Phase.KILLING else -1
+            self.unwanted = +self.unwanted
         self._counts[job.domain.owner, job.phase] -= 1
         self._counts[job.domain.owner, phase] += phase is not Phase.GONE
         job.phase = phase

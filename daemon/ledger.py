@@ -27,6 +27,7 @@ class Ledger:
         self._counters: dict[Owner, Counter[str]] = {}
         self._slot_seconds: defaultdict[Owner, float] = defaultdict(float)
         self.actions: list[act.Action] = []
+        self.orphaned: list[RequestId] = []
         self.draining = False
         self.jobs = Jobs()
         self.requests = Requests()
@@ -90,7 +91,10 @@ class Ledger:
         if held and phase not in HOLDS_SLOT and not job.loan:
             self._held(job.domain.owner, self.now - job.began, job.charged)
         if phase is not Phase.RUNNING:
-            self.assistance.forget(job.number)
+            # What its workers have asked nobody waits for; those that assist are to end.
+            self.orphaned += self.requests.asked_by(job.number)
+            for forkserver in self.assistance.forget(job.number):
+                self.supervision.lingers(forkserver, self.now)
             self.supervision.ended(job.number)
         if phase is Phase.GONE:
             self.actions.append(act.Forget(job.number))

@@ -1,5 +1,6 @@
 """One connection as the engine knows it: who is there, and what waits to be sent."""
 
+import os
 import uuid
 from collections import deque
 from typing import Literal
@@ -8,6 +9,7 @@ import anyio
 import anyio.abc
 
 from compilepool.daemon.credentials import Credentials, PeerProcess
+from compilepool.daemon.disguise import Disguise
 from compilepool.daemon.events import Domain
 from compilepool.daemon.log import event as log_event
 from compilepool.daemon.owner import SHARED, Owner
@@ -30,17 +32,17 @@ class Peer:
 
     name: in the log, and before the numbers of its requests
     sees: whose jobs, events and counts it is shown; None: everybody's
+    disguise: of the jobs' numbers that it is told, if it is a forkserver
     """
 
-    def __init__(
-        self, number: int, who: Credentials, process: PeerProcess, owner: Owner, sees: Owner | None, usage: Usage
-    ) -> None:
+    def __init__(self, number: int, who: Credentials, process: PeerProcess, owner: Owner, usage: Usage) -> None:
         self.number = number
         self.name = uuid.uuid4().hex[:8]
         self.who = who
         self.process = process
         self.owner = owner
-        self.sees = sees
+        self.sees: Owner | None = owner
+        self.disguise = Disguise(os.urandom(16))
         # Requests whose results are wanted without files, where the store has them.
         self.lean: set[int] = set()
         # A forkserver that was told to import: it may have workers.
@@ -51,7 +53,7 @@ class Peer:
         self.connection = Connection(End.DAEMON)
         self.scope = anyio.CancelScope(deadline=anyio.current_time() + GREETING_SECONDS)
         self.refused = False
-        self._usage = usage
+        self.usage = usage
         self._inbox = 0
         self._outbox: deque[Buffer] = deque()
         self._waiting = 0
@@ -85,11 +87,11 @@ class Peer:
         """Something has arrived: what is kept of it counts; raises Refused when it is too much."""
         change = self.connection.buffered - self._inbox
         self._inbox += change
-        self._usage.hold(change)
+        self.usage.hold(change)
 
     def release(self) -> None:
         """It is gone, and holds nothing any more."""
-        self._usage.hold(-self._inbox - self._waiting)
+        self.usage.hold(-self._inbox - self._waiting)
         self._inbox = self._waiting = 0
         self._outbox.clear()
         self._finished = True
@@ -107,7 +109,7 @@ class Peer:
         self._outbox.extend(buffers)
         self._waiting += (size := sum(map(len, buffers)))
         try:
-            self._usage.hold(size)
+            self.usage.hold(size)
         except Refused:
             self._give_up()
         if self._waiting > OUTBOX_LIMIT:
@@ -117,7 +119,7 @@ class Peer:
     def _give_up(self) -> None:
         """It does not read: what waits is dropped."""
         log_event("not-reading", self.owner, peer=self.name, waiting=self._waiting)
-        self._usage.hold(-self._waiting)
+        self.usage.hold(-self._waiting)
         self._waiting = 0
         self._outbox.clear()
         self.finish()
@@ -157,7 +159,7 @@ class Peer:
     def _forget(self, size: int) -> None:
         size = min(size, self._waiting)
         self._waiting -= size
-        self._usage.hold(-size)
+        self.usage.hold(-size)
 
     def _next_chunk(self) -> bytes:
         """What is to be sent next, small parts together: each send is a turn of the loop."""

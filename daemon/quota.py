@@ -3,7 +3,9 @@
 A client by itself is bounded elsewhere (`peer`, `requests`); an owner that opens a thousand connections is, here.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import anyio
 
 from compilepool.daemon.owner import Owner
 from compilepool.protocol.errors import Refused
@@ -20,6 +22,10 @@ class Usage:
 
     connections: int = 0
     held: int = 0
+    # Of all its connections one at a time is listened to: others get in between.
+    turn: anyio.Lock = field(default_factory=anyio.Lock)
+    # And one of them at a time has something done in the store.
+    order: anyio.Lock = field(default_factory=anyio.Lock)
 
     def hold(self, change: int) -> None:
         """So many bytes more (or fewer) are held; raises Refused when it is too much."""

@@ -50,7 +50,7 @@ from compilepool.daemon.forkservers import Forkservers
 from compilepool.daemon.jobs import HOLDS_SLOT, Job, Phase, SchedulerError, stopping
 from compilepool.daemon.ledger import Ledger
 from compilepool.daemon.owner import Owner
-from compilepool.daemon.supervision import Overdue, Unheard
+from compilepool.daemon.supervision import Lingering, Overdue, Unheard
 from compilepool.protocol.errors import Failure
 
 TIMEOUT_SECONDS = 600.0
@@ -144,6 +144,10 @@ class Scheduler:
         self._ledger.actions, self._ledger.now = [], now
         self._take(event, now)
         self._dispatch(now)
+        while self._ledger.orphaned:
+            request = self._ledger.orphaned.pop()
+            if request in self._ledger.requests:
+                self._cancelled(request, now)
         return self._ledger.actions
 
     def _take(self, event: ev.Event, now: float) -> None:  # noqa: C901 - one line for each event
@@ -207,24 +211,27 @@ class Scheduler:
         if event.timeout is not None and not 0 < event.timeout <= self._timeout:
             said = f"a time limit of {event.timeout:g} s was asked for; this daemon takes up to {self._timeout:g} s"
             return Failure("refused", said, event.kernel)
-        if over := self._ledger.requests.over_cap(event.request.client, event.size):
+        if over := self._ledger.requests.over_cap(event.request.client, event.domain.owner, event.size):
             return Failure("refused", over, event.kernel)
-        if event.behalf is not None and (unasked := self._unasked(event.behalf)):
+        if event.behalf is not None and (unasked := self._unasked(event.request.client, event.behalf)):
             return Failure("refused", unasked, event.kernel)
         return self._blame.refusal(event.domain, event.key, now)
 
-    def _unasked(self, number: int) -> str:
+    def _unasked(self, client: int, number: int) -> str:
         """Why the workers of a job may not ask for one more part of it; '' if they may."""
+        if self._ledger.jobs.unwanted[client] >= self.slots:
+            return "too many parts that were asked for and given up are still being stopped"
         job = self._ledger.jobs.get(number)
         if job is None or job.phase is not Phase.RUNNING:
             return f"job {number} does not run"
-        if self._ledger.requests.asked_by(number) > self._ledger.assistance.of(number):
+        if len(self._ledger.requests.asked_by(number)) > self._ledger.assistance.of(number):
             return f"each worker of job {number} waits for a part of it already"
         return ""
 
     def _new_job(self, event: ev.Submitted) -> Job:
         loan = event.behalf is not None
         job = Job(self._next_job, event.key, event.kernel, event.domain, event.expected, probe=event.probe, loan=loan)
+        job.asker = event.request.client
         self._next_job += 1
         self._ledger.jobs.add(job)
         self._ledger.actions.append(act.LookUp(job.number, event.request))
@@ -349,6 +356,8 @@ class Scheduler:
             match due:
                 case Domain():
                     self._forkservers.late(due, now)
+                case Lingering(forkserver):
+                    self._forkservers.lingers(forkserver, now)
                 case Unheard(forkserver):
                     self._forkservers.unheard(forkserver, now)
                 case Overdue(number):

@@ -7,7 +7,9 @@ bytes wait for it, and disconnected when what was asked before has made them `OU
 
 import contextlib
 import itertools
+import logging
 import socket
+from collections.abc import Awaitable
 
 import anyio
 import anyio.abc
@@ -20,10 +22,12 @@ from compilepool.daemon.listener import Listener
 from compilepool.daemon.log import event as log_event
 from compilepool.daemon.owner import Owner
 from compilepool.daemon.peer import Peer
-from compilepool.daemon.quota import CONNECTIONS, Quotas, Usage
+from compilepool.daemon.quota import CONNECTIONS, Quotas
 from compilepool.protocol import messages as m
+from compilepool.protocol.connection import Received
 from compilepool.protocol.errors import CompilePoolError, Refused
 
+_log = logging.getLogger(__name__)
 CAPABILITIES = ["compile-source"]
 # Who breaks the protocol is told after a moment: one that tries again and again costs nobody much.
 REFUSAL_SECONDS = 0.1
@@ -61,9 +65,8 @@ class Server:
     async def _connection(self, connected: socket.socket, namespace: str) -> None:
         who = credentials_of(connected)
         owner = Owner(namespace, who.uid)
-        sees = None if self._engine.access.is_admin(who, namespace) else owner
         usage = self._quotas.connected(owner)
-        peer = Peer(next(self._numbers), who, process_of(connected, who.pid), owner, sees, usage)
+        peer = Peer(next(self._numbers), who, process_of(connected, who.pid), owner, usage)
         engine = self._engine
         peer.post(
             m.Welcome(m.PROTOCOL_MIN, m.PROTOCOL_MAX, CAPABILITIES, engine.instance, engine.config.slots, peer.name)
@@ -72,7 +75,7 @@ class Server:
             async with await anyio.abc.UNIXSocketStream.from_socket(connected) as stream:
                 with peer.scope:
                     async with anyio.create_task_group() as tasks:
-                        tasks.start_soon(self._read, stream, peer, usage)
+                        tasks.start_soon(self._read, stream, peer)
                         await _write(stream, peer)
                         if not peer.refused:
                             tasks.cancel_scope.cancel()
@@ -81,16 +84,12 @@ class Server:
             peer.release()
             self._quotas.disconnected(owner)
 
-    async def _read(self, stream: anyio.abc.ByteReceiveStream, peer: Peer, usage: Usage) -> None:
+    async def _read(self, stream: anyio.abc.ByteReceiveStream, peer: Peer) -> None:
         """Take messages until the peer closes; one that breaks the protocol is refused."""
         try:
-            self._admit(peer, usage)
+            self._admit(peer)
             async for chunk in stream:
-                for received in peer.connection.receive(chunk):
-                    self._take(peer, received.message, received.segments)
-                    await anyio.lowlevel.checkpoint()
-                    await peer.has_room()
-                peer.received()
+                await self._take_all(peer, chunk)
             peer.connection.receive_eof()
         except CompilePoolError as exc:
             await anyio.sleep(REFUSAL_SECONDS)
@@ -98,23 +97,51 @@ class Server:
             await _take_the_rest(stream)
         except anyio.BrokenResourceError:
             peer.finish()
+        except Exception as exc:  # noqa: BLE001 - see below
+            # Whatever it is, it is this peer's doing, and ends with it: the others' daemon goes on.
+            log_event("bug", peer.owner, peer=peer.name, error=repr(exc))
+            _log.exception("a message was not understood")
+            peer.refuse(Refused(f"the daemon could not handle what you sent: {type(exc).__name__}"))
         else:
             peer.finish()
 
-    def _admit(self, peer: Peer, usage: Usage) -> None:
-        if refusal := self._engine.access.refusal(peer.who, peer.owner.namespace):
-            raise Refused(refusal)
-        if usage.connections > CONNECTIONS:
-            raise Refused(f"you have {CONNECTIONS} connections, the most that are taken: close some first")
+    async def _take_all(self, peer: Peer, chunk: bytes) -> None:
+        """What this completes, message by message; in between it is others' turn."""
+        arrived = peer.connection.receive(chunk)
+        while True:
+            async with peer.usage.turn:
+                received = next(arrived, None)
+                peer.received()
+                if received is None:
+                    return
+                self._admit(peer)
+                unfinished = self._take(peer, received)
+            if unfinished is not None:
+                await unfinished
+            await anyio.lowlevel.checkpoint()
+            await peer.has_room()
 
-    def _take(self, peer: Peer, message: m.AnyMessage, segments: tuple[bytes, ...]) -> None:
+    def _admit(self, peer: Peer) -> None:
+        """Raise Refused unless the settings of this moment let it in; and see what it may see."""
+        access, namespace = self._engine.access, peer.owner.namespace
+        refusal = access.refusal(peer.who, namespace)
+        if not refusal and peer.role != "unknown":
+            refusal = access.refusal_of_role(peer.who, namespace, peer.role)
+        if refusal:
+            raise Refused(refusal)
+        if peer.usage.connections > CONNECTIONS:
+            raise Refused(f"you have {CONNECTIONS} connections, the most that are taken: close some first")
+        peer.sees = None if access.is_admin(peer.who, namespace) else peer.owner
+
+    def _take(self, peer: Peer, received: Received) -> Awaitable[None] | None:
+        message = received.message
         if isinstance(message, m.Hello):
             if refusal := self._engine.access.refusal_of_role(peer.who, peer.owner.namespace, message.role):
                 raise Refused(refusal)
             peer.greeted(message)
             self._engine.joined(peer)
-        else:
-            self._desk.received(peer, message, segments)
+            return None
+        return self._desk.received(peer, message, received.segments, received.size)
 
 
 async def _accept(listener: socket.socket) -> socket.socket:

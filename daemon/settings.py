@@ -13,12 +13,13 @@ import pwd
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 
 Name = str | int
-Primitive = Literal["landlock", "seccomp"]
+# A version is the least: Linux 6.12 has Landlock 6.
+Primitive = Annotated[str, msgspec.Meta(pattern=r"^(landlock( \d+)?|seccomp)$")]
 
 
 class BadSettings(Exception):

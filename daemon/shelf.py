@@ -4,6 +4,7 @@ Readers take turns: of one client's kernels as many are looked up at once as the
 asks for thousands leaves room for the next.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from typing import TypeVar
 from weakref import WeakValueDictionary
@@ -21,6 +22,8 @@ T = TypeVar("T")
 # The page cache answers most reads: two threads keep one slow read from holding up the others. Nobody waits for writes.
 READING_THREADS = 2
 WRITING_THREADS = 1
+# Of one owner: the disk writes hundreds of megabytes a second.
+UNWRITTEN_BYTES = 256 << 20
 
 
 class Shelf:
@@ -30,6 +33,7 @@ class Shelf:
         self._store = store
         self._tasks = tasks
         self._publishing: dict[str, Stored] = {}
+        self._unwritten: Counter[str] = Counter()
         self._reading = anyio.CapacityLimiter(READING_THREADS)
         self._turns: WeakValueDictionary[int, anyio.Semaphore] = WeakValueDictionary()
         self._writing = anyio.CapacityLimiter(WRITING_THREADS)
@@ -64,7 +68,11 @@ class Shelf:
         return None
 
     def put(self, key: str, owner: str, identity: Identity, stored: Stored) -> None:
-        """Keep it."""
+        """Keep it; nothing is kept of who brings more than the disk takes."""
+        size = sum(map(len, stored.segments))
+        if self._unwritten[owner] + size > UNWRITTEN_BYTES and self._unwritten[owner]:
+            return
+        self._unwritten[owner] += size
         self._publishing[key] = stored
         self._tasks.start_soon(self._put, key, owner, identity, stored)
 
@@ -72,6 +80,9 @@ class Shelf:
         with anyio.CancelScope(shield=True):
             await self.change(lambda store: store.put(key, owner, identity, stored))
         self._publishing.pop(key, None)
+        self._unwritten[owner] -= sum(map(len, stored.segments))
+        if not self._unwritten[owner]:
+            del self._unwritten[owner]
 
     async def recover(self) -> None:
         """Bring it in order, after whatever end it had."""

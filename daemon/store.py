@@ -66,6 +66,10 @@ class Bounds:
         return self.of_user.get(owner.rpartition("/")[2], self.user)
 
 
+class TooManyPinned(Exception):
+    """What is pinned would leave too little room for what is not."""
+
+
 class Store:
     """A directory of results, for one daemon; methods block on the disk and may be called from any thread."""
 
@@ -222,9 +226,15 @@ class Store:
             return self._with_index(lambda index: index.after(after, most, owner)) or []
 
     def pin(self, keys: Iterable[str], owner: str, *, pinned: bool) -> list[Entry]:
-        """Never evict these, or evict them again like others; those that are there."""
+        """Never evict these, or evict them again like others; those that are there.
+
+        Raises TooManyPinned: half of the store is for what is not pinned, whoever pins.
+        """
         with self._changing:
             mine = self._mine(keys, owner)
+            more = sum(entry.size for entry in mine if pinned and not entry.pinned)
+            if more and more + (self._with_index(Index.pinned) or 0) > self.bounds.size // 2:
+                raise TooManyPinned(f"at most half of the store ({self.bounds.size // 2} bytes) can be pinned")
             self._with_index(lambda index: index.pin([entry.key for entry in mine], pinned=pinned))
             return mine
 

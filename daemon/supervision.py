@@ -2,7 +2,8 @@
 
     asked for a word every PING_SECONDS --> no answer in OBEY_SECONDS ------.
     a job at its time limit --> not over OBEY_SECONDS later ----------------+--> the forkserver is given up
-    told to kill a job --> not over OBEY_SECONDS later ---------------------'
+    told to kill a job --> not over OBEY_SECONDS later ---------------------+--> the forkserver is given up
+    a job over --> its assistants are not OBEY_SECONDS later ---------------'
 
 A forkserver without work is not asked: nothing wakes on an idle host.
 """
@@ -30,6 +31,13 @@ class Overdue:
     job: int
 
 
+@dataclass(frozen=True, slots=True)
+class Lingering:
+    """Assistants of this forkserver's are to be over, their jobs are."""
+
+    forkserver: int
+
+
 class Supervision:
     """Sets the deadlines; whoever takes them as due asks here what that means."""
 
@@ -51,6 +59,11 @@ class Supervision:
         """A job is over, or its forkserver is."""
         self._deadlines.clear(Overdue(job))
 
+    def lingers(self, forkserver: int, now: float) -> None:
+        """A job is over, and this forkserver's assistants of it are not yet."""
+        if Lingering(forkserver) not in self._deadlines:
+            self._deadlines.set(Lingering(forkserver), now + OBEY_SECONDS)
+
     def heard(self, forkserver: int, now: float) -> None:
         """It has answered."""
         if forkserver in self._pinged:
@@ -65,7 +78,12 @@ class Supervision:
         self._deadlines.set(Unheard(forkserver), now + OBEY_SECONDS)
         return False
 
-    def gone(self, forkserver: int) -> None:
-        """It is not there any more."""
+    def rests(self, forkserver: int) -> None:
+        """It has no work, and is not asked."""
         self._pinged.discard(forkserver)
         self._deadlines.clear(Unheard(forkserver))
+
+    def gone(self, forkserver: int) -> None:
+        """It is not there any more."""
+        self.rests(forkserver)
+        self._deadlines.clear(Lingering(forkserver))

@@ -74,10 +74,11 @@ _CONTENTS = (m.Compiled, m.JobDone, m.Object, m.AddObject)
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A message that arrived, with its payload segments."""
+    """A message that arrived, with its payload segments; `size`: bytes of both."""
 
     message: m.AnyMessage
     segments: tuple[bytes, ...] = ()
+    size: int = 0
 
 
 class Connection:
@@ -130,7 +131,7 @@ class Connection:
         _check_segments(message, len(frame.segments))
         if isinstance(message, m.Greeting):
             self._greeted(message)
-        return Received(message, frame.segments)
+        return Received(message, frame.segments, len(frame.header) + sum(map(len, frame.segments)))
 
     def _greeted(self, message: m.Greeting) -> None:
         if isinstance(message, m.Hello):

@@ -1,9 +1,14 @@
 """What a daemon and its forkservers say to each other. Part of `messages`, which passes it on."""
 
+from typing import Annotated
+
 import msgspec
 
 from compilepool.protocol.errors import Failure
 from compilepool.protocol.terms import Call, Contents, Cost, Limits, Lowering, Recipe
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 20)]
+Word = Annotated[str, msgspec.Meta(max_length=64)]
 
 
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type"):
@@ -75,8 +80,8 @@ class Ready(Message, frozen=True, tag="ready"):
     """
 
     seconds: float
-    sandbox: list[str] = []
-    backend: str = ""
+    sandbox: Annotated[list[Word], msgspec.Meta(max_length=8)] = []
+    backend: Word = ""
 
 
 class Unfit(Message, frozen=True, tag="unfit"):
@@ -93,7 +98,7 @@ class Progress(Message, frozen=True, tag="progress"):
     """So many configs of a job are taken by no worker yet. Only jobs of several configs say so."""
 
     job: int
-    unclaimed: int
+    unclaimed: Count
 
 
 class Assisted(Message, frozen=True, tag="assisted"):

@@ -120,6 +120,9 @@ class FrameDecoder:
                 parts.append(bytes(view[start : start + length]))
                 start += length
         del self._buffer[:start]
+        if not self._buffer:
+            # A new one: what was in it does not stay in its memory.
+            self._buffer = bytearray()
         return parts
 
     @staticmethod

@@ -1,12 +1,14 @@
 """What messages are made of: recipes, contents, costs, reports. Part of `messages`, which passes them on."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 Priority = Literal["foreground", "background"]
 Origin = Literal["compiled", "joined", "store"]
 Setting = bool | int | float | str | None
+# Of one job: finite, and no more than any may take.
+Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e7)]
 Role = Literal["client", "forkserver", "backend"]
 
 
@@ -100,8 +102,8 @@ class Dropped(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a job took: seconds from fork to answer, CPU seconds of the worker and its children, peak bytes."""
 
-    wall: float
-    cpu: float
+    wall: Seconds
+    cpu: Seconds
     peak_rss: int
 
 

@@ -230,6 +230,8 @@ def backend(socket: Path | None) -> None:
     torch is not needed. It runs none of their code.
     """
     from compilepool.daemon.worker import main as worker
+    from compilepool.daemon.worker.forgetting import forget_what_is_freed
 
+    forget_what_is_freed()
     with one_line_errors():
         click.echo(worker.run(socket_path(socket), math.inf, role="backend"))

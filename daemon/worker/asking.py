@@ -50,10 +50,7 @@ def ask_over(control: socket.socket, task: Lowering, ttir: bytes) -> tuple[Conte
 
 def read_question(descriptor: int) -> tuple[Lowering, bytes]:
     """What a worker asks; ProtocolError or ValueError if it is nothing."""
-    try:
-        frame = read(descriptor)
-    finally:
-        os.close(descriptor)
+    frame = read(descriptor)
     return _decode_question(frame.header).task, frame.segments[0]
 
 

@@ -7,6 +7,7 @@ with the forkserver, and holds no descriptor but its input, its output, its answ
 leaves by `os._exit`, so that nothing registered in the forkserver runs twice.
 """
 
+import contextlib
 import ctypes
 import fcntl
 import functools
@@ -31,6 +32,7 @@ from compilepool.daemon.worker.asking import ask_over
 from compilepool.daemon.worker.board import Board
 from compilepool.daemon.worker.exchange import ASSISTANT, CLAIMS, Answer, Order, decode_order, read, write
 from compilepool.daemon.worker.family import become_subreaper, show_as
+from compilepool.daemon.worker.forgetting import forget_no_more
 from compilepool.daemon.worker.note import Step
 from compilepool.protocol.environment import decides_compiles
 from compilepool.protocol.errors import CompilePoolError, Failure, to_wire
@@ -101,7 +103,8 @@ def _serve(work: Work) -> int:
         note.enter(Step.ANSWERING)
         write(_ANSWER_FD, *answer)
         # Here rather than when it is reaped: workers do it side by side, their forkserver one after the other.
-        shutil.rmtree(scratch, ignore_errors=True)
+        with contextlib.suppress(RecursionError):
+            shutil.rmtree(scratch, ignore_errors=True)
     return 0
 
 
@@ -140,11 +143,13 @@ def _adopt(scratch: Path, environment: dict[str, str]) -> None:
 def _lock_in(order: Order) -> None:
     """From here on a kernel's source can do little; a callable is the program's own code, and does what it does."""
     sandbox.give_up_privileges()
+    if isinstance(order.task, Lowering):
+        forget_no_more()
     if not isinstance(order.task, Call):
         sandbox.enter(Path(order.scratch), for_all=isinstance(order.task, Lowering))
 
 
-def _sendable(failure: Failure) -> Failure:
+def sendable(failure: Failure) -> Failure:
     """With a message that can be encoded, and its end only, where that is what a kernel made endless."""
     message = failure.message.encode(errors="backslashreplace").decode()
     cut = len(message) - MESSAGE_CHARACTERS
@@ -155,5 +160,5 @@ def _attempt(work: Callable[[], tuple[Contents, list[bytes]] | None]) -> tuple[A
     try:
         contents, segments = work() or (None, [])
     except CompilePoolError as exc:
-        return Answer(failure=_sendable(to_wire(exc))), []
+        return Answer(failure=sendable(to_wire(exc))), []
     return Answer(contents=contents), segments

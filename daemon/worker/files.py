@@ -1,8 +1,11 @@
-"""Reads what a worker has left in its own directories, where a kernel's source may have put anything."""
+"""Reads and removes what a worker has left in its own directories, where a kernel's source may have put anything."""
 
+import contextlib
 import errno
 import os
+import shutil
 import stat
+import subprocess
 from pathlib import Path
 
 
@@ -20,3 +23,12 @@ def read_plain(path: Path) -> bytes:
         raise ValueError(f"{path.name} is no plain file")
     with os.fdopen(descriptor, "rb") as opened:
         return opened.read()
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory with all below it, as far as that goes: it may be deeper than any path is long."""
+    with contextlib.suppress(RecursionError):
+        shutil.rmtree(path, ignore_errors=True)
+    if path.exists():
+        for closed in (["chmod", "-R", "u+rwX"], ["rm", "-rf"]):
+            subprocess.run([*closed, "--", str(path)], stderr=subprocess.DEVNULL, check=False)

@@ -269,7 +269,11 @@ class Forkserver:
 
         number = next(self._questions)
         self._asking[number] = worker
-        self._link.post(m.Lower(number, job, task, toolchain_digest()), (ttir,))
+        try:
+            self._link.post(m.Lower(number, job, task, toolchain_digest()), (ttir,))
+        except Refused:
+            # Larger than a message may be: it compiles for itself.
+            self._answered(number, None, ())
 
     def _answered(self, number: int, contents: m.Contents | None, segments: tuple[bytes, ...]) -> None:
         from compilepool.daemon.worker.asking import answer

@@ -6,7 +6,6 @@ compile some of its configs and leave them in the directory that they share.
 """
 
 import os
-import shutil
 import signal
 import socket
 import time
@@ -18,6 +17,7 @@ import msgspec
 from compilepool.daemon.worker import child
 from compilepool.daemon.worker.asking import LOWER, MESSAGE_BYTES, read_question
 from compilepool.daemon.worker.exchange import ASSISTANT, CLAIMS, LEAD, Order, decode_answer, read, write
+from compilepool.daemon.worker.files import remove_tree
 from compilepool.daemon.worker.note import Note, read_note
 from compilepool.protocol.contents import DamagedContents, verify
 from compilepool.protocol.errors import Failure, ProtocolError
@@ -48,7 +48,7 @@ class Job:
 
     def clean_up(self) -> None:
         """Remove what its workers left; its lead has removed most."""
-        shutil.rmtree(self.scratch, ignore_errors=True)
+        remove_tree(self.scratch)
 
 
 @dataclass(slots=True)
@@ -83,12 +83,17 @@ class Worker:
 
     def hear(self) -> int | tuple[Lowering, bytes] | None:
         """What it says on its control socket: so many configs are unclaimed, or what it asks; None: no more."""
+        descriptors: list[int] = []
         try:
             told, descriptors, _, _ = socket.recv_fds(self.control, MESSAGE_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
             if told == LOWER and descriptors:
                 return read_question(descriptors[0])
         except (OSError, ProtocolError, ValueError, IndexError):
             return None
+        finally:
+            # Also of what is no question: it would stay open here for good.
+            for descriptor in descriptors:
+                os.close(descriptor)
         return int(CLAIMS.unpack(told)[0]) if len(told) == CLAIMS.size else None
 
     def where(self) -> Note:
@@ -194,7 +199,8 @@ def _read_outcome(worker: Worker, status: int, cost: Cost) -> Outcome:
         frame = read(worker.answer)
         answer = decode_answer(frame.header)
         if answer.failure is not None:
-            return Outcome(cost, failure=answer.failure)
+            # A worker that got out of hand has written it.
+            return Outcome(cost, failure=child.sendable(msgspec.structs.replace(answer.failure, kernel=kernel)))
         if answer.contents is None:
             return failed("its worker's answer is empty")
         verify(answer.contents, frame.segments)

@@ -2,11 +2,11 @@
 
     always     no_new_privs: no setuid program gives it rights; limits of `child` and `limits`
     landlock   writes below its scratch directory only; no TCP, no abstract socket or signal that leaves it
-    seccomp    no socket but unix ones, no shared memory, nothing of mounts, namespaces, keys, other processes
+    seccomp    no socket (one would lead to the daemon, which calls callables), no shared memory, no change of modes and
+               owners, nothing of mounts, namespaces, keys, other processes
 
-A backend's worker, which compiles for users that don't trust each other, also reads nothing but its toolchain, and has
-no sockets at all. A callable that a program submits is that program's own code, and may need whatever it needs: of
-these it gets no_new_privs alone.
+A backend's worker, which compiles for users that don't trust each other, also reads nothing but its toolchain. A
+callable that a program submits is that program's own code, and may need whatever it needs: it gets no_new_privs alone.
 
 COMPILEPOOL_SANDBOX=0 in a forkserver's environment switches it off, unless the daemon's configuration requires it.
 """
@@ -38,8 +38,15 @@ def probe() -> list[str]:
 
 def lacking(requires: Sequence[str]) -> list[str]:
     """What of this workers would not get."""
-    here = {told.split()[0] for told in probe()}
-    return [primitive for primitive in requires if primitive not in here]
+    here = probe()
+    return [wanted for wanted in requires if not any(has(told, wanted) for told in here)]
+
+
+def has(told: str, wanted: str) -> bool:
+    """Whether 'landlock 7' is what was wanted by 'landlock', or by 'landlock 6'."""
+    name, _, version = told.partition(" ")
+    wanted_name, _, least = wanted.partition(" ")
+    return name == wanted_name and int(version or 0) >= int(least or 0)
 
 
 def give_up_privileges() -> None:
@@ -53,7 +60,7 @@ def enter(scratch: Path, *, for_all: bool = False) -> None:
     if "landlock" in here:
         landlock.restrict([scratch, *map(Path, _DEVICES)], _toolchain() if for_all else None)
     if "seccomp" in here:
-        seccomp.restrict(unix_sockets=not for_all)
+        seccomp.restrict()
 
 
 def _toolchain() -> list[Path]:

@@ -7,13 +7,13 @@ not by a process number: containers may share /tmp).
 
 import fcntl
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from compilepool.daemon.worker.family import kill_those_in
+from compilepool.daemon.worker.files import remove_tree
 
 _PREFIX = "compilepool-scratch-"
 _LOCK = ".lock"
@@ -32,7 +32,7 @@ def scratch_root() -> Iterator[Path]:
     try:
         yield root
     finally:
-        shutil.rmtree(root, ignore_errors=True)
+        remove_tree(root)
         os.close(lock)
 
 
@@ -49,6 +49,6 @@ def _remove_if_dead(directory: Path) -> None:
         return
     else:
         kill_those_in(directory)
-        shutil.rmtree(directory, ignore_errors=True)
+        remove_tree(directory)
     finally:
         os.close(lock)

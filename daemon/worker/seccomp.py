@@ -1,8 +1,9 @@
 """Seccomp: system calls that no compiler makes fail in a worker, and in all that it starts (seccomp(2)).
 
-    sockets             other than unix ones, or all: no network, whatever the protocol
+    sockets             all: no network, whatever the protocol, and nothing that listens on this host
     shared memory       and message queues of System V and POSIX: nothing that outlives a worker, or meets another
-    other processes     ptrace and its kin
+    other processes     ptrace and its kin, their limits, priorities and processors
+    files' attributes   modes, owners, extended attributes: also of files outside of the scratch directory
     the kernel's own    mounts, namespaces, modules, keys, bpf, io_uring: what a compromised process would try next
 
 The filter lets everything else pass: it is a second wall behind Landlock and the uid, not a list of what compilers do.
@@ -12,7 +13,6 @@ import ctypes
 import errno
 import os
 import platform
-import socket
 import struct
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -32,8 +32,17 @@ _CALLS: dict[str, tuple[int | None, int | None]] = {
     "delete_module": (176, 106), "kexec_load": (246, 104), "kexec_file_load": (320, 294), "reboot": (169, 142),
     "open_by_handle_at": (304, 265), "acct": (163, 89), "swapon": (167, 224), "swapoff": (168, 225),
     "personality": (135, 92), "ioperm": (173, None), "iopl": (172, None),
+    # Modes, owners and attributes of whatever the user owns: Landlock has no say in these.
+    "chmod": (90, None), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452), "chown": (92, None),
+    "fchown": (93, 55), "lchown": (94, None), "fchownat": (260, 54), "setxattr": (188, 5), "lsetxattr": (189, 6),
+    "fsetxattr": (190, 7), "setxattrat": (463, 463), "removexattr": (197, 14), "lremovexattr": (198, 15),
+    "fremovexattr": (199, 16), "removexattrat": (466, 466),
+    # What is done to other processes without a signal.
+    "setpriority": (141, 140), "ioprio_set": (251, 30), "sched_setaffinity": (203, 122), "sched_setparam": (142, 118),
+    "sched_setscheduler": (144, 119), "sched_setattr": (314, 274), "process_madvise": (440, 440),
+    "process_mrelease": (448, 448), "migrate_pages": (256, 238), "move_pages": (279, 239),
 }  # fmt: skip
-_SOCKET, _CLONE, _CLONE3 = (41, 198), (56, 220), (435, 435)
+_SOCKET, _CLONE, _CLONE3, _PRLIMIT = (41, 198), (56, 220), (435, 435), (302, 261)
 _NEW_NAMESPACES = 0x7E020080
 # linux/bpf_common.h: load a word at an offset; jump if equal, at least, or if bits are set; return.
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
@@ -48,9 +57,9 @@ def available() -> bool:
     return platform.machine() in _ARCHITECTURES and _libc.prctl(_PR_GET_SECCOMP, 0, 0, 0, 0) >= 0
 
 
-def restrict(*, unix_sockets: bool) -> None:
+def restrict() -> None:
     """From here on those calls fail; the process must have no_new_privs. Raises OSError."""
-    program = _program(platform.machine(), unix_sockets=unix_sockets)
+    program = _program(platform.machine())
     code = ctypes.create_string_buffer(b"".join(_INSTRUCTION.pack(*step) for step in program))
     filter_ = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(program), ctypes.addressof(code)))
     if _libc.prctl(_PR_SET_SECCOMP, _MODE_FILTER, filter_, 0, 0):
@@ -58,7 +67,7 @@ def restrict(*, unix_sockets: bool) -> None:
         raise OSError(error, f"seccomp: {os.strerror(error)}")
 
 
-def _program(machine: str, *, unix_sockets: bool) -> list[tuple[int, int, int, int]]:
+def _program(machine: str) -> list[tuple[int, int, int, int]]:
     column = list(_ARCHITECTURES).index(machine)
     denied = (_RETURN, 0, 0, _ERRNO | errno.EPERM)
     allowed = (_RETURN, 0, 0, _ALLOW)
@@ -83,8 +92,13 @@ def _program(machine: str, *, unix_sockets: bool) -> list[tuple[int, int, int, i
         allowed,
     ]
     refused = (_RETURN, 0, 0, _ERRNO | errno.EAFNOSUPPORT)
-    steps += [(_EQUAL, 0, 4 if unix_sockets else 1, _SOCKET[column])]
-    if unix_sockets:
-        steps += [(_LOAD, 0, 0, _FIRST_ARGUMENT), (_EQUAL, 0, 1, socket.AF_UNIX), allowed]
-    steps += [refused, allowed]
+    # Its own limits, which are those of process 0.
+    steps += [
+        (_EQUAL, 0, 4, _PRLIMIT[column]),
+        (_LOAD, 0, 0, _FIRST_ARGUMENT),
+        (_EQUAL, 1, 0, 0),
+        denied,
+        allowed,
+    ]
+    steps += [(_EQUAL, 0, 1, _SOCKET[column]), refused, allowed]
     return steps

@@ -204,6 +204,10 @@ class Service:
         self.log.close()
         self.begin()
 
+    def process_uid(self) -> int:
+        """As whom it runs."""
+        return int(psutil.Process(self.process.pid).uids().real)
+
     def close(self) -> None:
         """End the daemon; what its users run ends with the host."""
         if self.process.poll() is None:

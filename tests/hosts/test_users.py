@@ -75,4 +75,4 @@ def test_a_failure_is_found_in_the_log_by_what_the_client_prints(host: Host, ser
     kernels.chmod(0o644)
     failed = host.cli(ALICE, "compile", str(kernels))
     request = failed.stdout.split("(request ")[1].split(")")[0]
-    assert f"user=64001 job=1 request={request} kernel=bad" in service.log.wait_for("event=failed")
+    assert f"user=64001 request={request} kernel=bad" in service.log.wait_for("event=failed")

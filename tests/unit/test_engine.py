@@ -42,7 +42,16 @@ class SlowStore(Store):
 
 
 def received(engine: Any, peer: Any, message: m.AnyMessage, segments: tuple[bytes, ...] = ()) -> None:
-    engine.desk.received(peer, message, segments)
+    engine.desk.received(peer, message, segments, 0)
+
+
+class Undisguised:
+    """Jobs are called by their numbers."""
+
+    def told(self, job: int) -> int:
+        return job
+
+    job = told
 
 
 class NotedPeer:
@@ -53,6 +62,7 @@ class NotedPeer:
         self.name, self.process, self.sees = str(number), PeerProcess(1, None), None
         self.who = Credentials(1, os.getuid(), frozenset())
         self.sandbox: list[str] = []
+        self.disguise = Undisguised()
         self.posted: list[m.AnyMessage] = []
         self.lean: set[int] = set()
         self.adopted = False
