@@ -18,8 +18,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from compilepool.daemon.bounds import Bounds
 from compilepool.daemon.objects import Stored
-from compilepool.daemon.store import Bounds, Store
+from compilepool.daemon.store import Store
 from compilepool.protocol.contents import checksum
 from compilepool.protocol.messages import Contents, Cost, Identity, Recipe, Unit
 

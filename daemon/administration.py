@@ -9,12 +9,13 @@ from dataclasses import dataclass
 
 import msgspec
 
+from compilepool.daemon.bounds import TooManyPinned
 from compilepool.daemon.identity import key_of
 from compilepool.daemon.index import Entry
 from compilepool.daemon.objects import Stored
 from compilepool.daemon.owner import Owner
 from compilepool.daemon.payload import NAME_CHARACTERS
-from compilepool.daemon.store import Store, TooManyPinned
+from compilepool.daemon.store import Store
 from compilepool.protocol import messages as m
 from compilepool.protocol.contents import DamagedContents, verify
 from compilepool.protocol.errors import Failure

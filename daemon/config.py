@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from compilepool.daemon.bounds import Bounds
 from compilepool.daemon.pressure import default_limit
 from compilepool.daemon.scheduler import TIMEOUT_SECONDS
 from compilepool.daemon.settings import Settings
 from compilepool.daemon.slots import available_slots
-from compilepool.daemon.store import Bounds
 from compilepool.protocol.rendezvous import own_socket
 
 STORE_VARIABLE = "COMPILEPOOL_STORE"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 # Of what a peer says went wrong: kept where others read it.
-REASON_CHARACTERS, MESSAGE_CHARACTERS = 400, 16 << 10
+REASON_CHARACTERS, MESSAGE_CHARACTERS = 400, 20 << 10
 
 
 class Desk:

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
+from compilepool.daemon.bounds import Bounds
 from compilepool.daemon.events import Allowances
 from compilepool.daemon.settings import BadSettings, Limits, UserLimits, uid_of
-from compilepool.daemon.store import Bounds
 from compilepool.protocol.sizes import BadSize, parse_size
 
 

@@ -25,11 +25,11 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
+from compilepool.daemon.bounds import Bounds, TooManyPinned
 from compilepool.daemon.disk import boot_id, free, lock, network_filesystem, read_cached
 from compilepool.daemon.index import DamagedIndex, Entry, Index, entry_of
 from compilepool.daemon.objects import Sealed, Stored, parse, publish, read_header, render
@@ -45,29 +45,6 @@ _BATCH = 200
 _SUFFIX = ".cpo"
 # What a change of the index may take on a full disk: some pages, and its log.
 _INDEX_BYTES = 128 << 10
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """How much may be kept.
-
-    size, objects: bytes and objects in all; user: bytes of one owner (None: all); of_user: by uid, where it differs
-    free: bytes that stay free on the disk
-    """
-
-    size: int = 10 << 30
-    objects: int = 500_000
-    user: int | None = None
-    free: int = 1 << 30
-    of_user: Mapping[str, int] = field(default_factory=dict)
-
-    def of(self, owner: str) -> int | None:
-        """The most bytes of this owner ('1000', 'team-a/1000')."""
-        return self.of_user.get(owner.rpartition("/")[2], self.user)
-
-
-class TooManyPinned(Exception):
-    """What is pinned would leave too little room for what is not."""
 
 
 class Store:

@@ -138,12 +138,12 @@ def serve(
     """Run the daemon. SIGTERM finishes what runs and exits; a second one gives it up."""
     from compilepool.daemon import main as daemon
     from compilepool.daemon.activation import BadActivation
+    from compilepool.daemon.bounds import Bounds
     from compilepool.daemon.config import read_config
     from compilepool.daemon.detach import DidNotStart, run_detached
     from compilepool.daemon.disk import StoreInUse
     from compilepool.daemon.listener import AlreadyRunning, BadSocketPath
     from compilepool.daemon.settings import BadSettings
-    from compilepool.daemon.store import Bounds
 
     chosen = read_config(
         os.environ,

@@ -41,6 +41,8 @@ from compilepool.protocol.messages import Call, Contents, Lowering
 
 # A compiler's message is a line or a traceback; a header takes a megabyte.
 MESSAGE_CHARACTERS = 16 << 10
+# One that was cut says so, and is not cut again.
+_NOTICE = 100
 # The daemon takes no larger frame.
 ANSWER_BYTES = OPEN_LIMITS.frame
 HANDLED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
@@ -153,7 +155,9 @@ def sendable(failure: Failure) -> Failure:
     """With a message that can be encoded, and its end only, where that is what a kernel made endless."""
     message = failure.message.encode(errors="backslashreplace").decode()
     cut = len(message) - MESSAGE_CHARACTERS
-    return msgspec.structs.replace(failure, message=f"[{cut} characters] ...{message[cut:]}" if cut > 0 else message)
+    return msgspec.structs.replace(
+        failure, message=f"[{cut} characters] ...{message[cut:]}" if cut > _NOTICE else message
+    )
 
 
 def _attempt(work: Callable[[], tuple[Contents, list[bytes]] | None]) -> tuple[Answer, list[bytes]]:

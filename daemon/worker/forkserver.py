@@ -20,6 +20,7 @@ import gc
 import itertools
 import math
 import os
+import pwd
 import selectors
 import shutil
 import signal
@@ -71,6 +72,11 @@ def prepare_environment() -> None:
     for name in filter(decides_compiles, list(os.environ)):
         del os.environ[name]
     os.environ.update(ENVIRONMENT)
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        # As containers have them: some versions of torch ask for a name while they are imported.
+        os.environ.setdefault("USER", f"uid-{os.getuid()}")
 
 
 def serve(link: DaemonLink, idle_exit: float, ready: Callable[[], None], warm_up: WarmUp) -> str:

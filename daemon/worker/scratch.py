@@ -22,8 +22,7 @@ _LOCK = ".lock"
 @contextmanager
 def scratch_root() -> Iterator[Path]:
     """A directory of this process's own, mode 0700; what dead forkservers of this user left is removed first."""
-    for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        _remove_if_dead(left)
+    _remove_those_of_the_dead()
     # Under another name until it is locked: no other may take it for a dead one's.
     made = Path(tempfile.mkdtemp(prefix="compilepool-new-"))
     lock = os.open(made / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -34,6 +33,13 @@ def scratch_root() -> Iterator[Path]:
     finally:
         remove_tree(root)
         os.close(lock)
+        # One that was killed a moment ago may not have been quite dead when this one came.
+        _remove_those_of_the_dead()
+
+
+def _remove_those_of_the_dead() -> None:
+    for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        _remove_if_dead(left)
 
 
 def _remove_if_dead(directory: Path) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from compilepool.daemon.store import Bounds, Store
+from compilepool.daemon.bounds import Bounds
+from compilepool.daemon.store import Store
 from tests.conftest import Daemon
 from tests.sources import pointwise
 from tests.unit.test_index_bounds import IDENTITY, key, opened, stored

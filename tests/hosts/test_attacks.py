@@ -15,6 +15,9 @@ from tests.hosts.test_hostile import SOURCE, run_source
 from tests.hosts.test_sharing import COMPILE as SHARED_COMPILE, LIAR, shared
 from tests.hosts.test_users import COMPILE
 
+# Some wait for what a daemon gives up after 20 s.
+pytestmark = pytest.mark.slow
+
 TELL_END = """
 try:
     while True:

@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
+from compilepool.daemon.bounds import Bounds
 from compilepool.daemon.config import Config
 from compilepool.daemon.credentials import Credentials, PeerProcess
 from compilepool.daemon.desk import Desk
@@ -18,7 +19,7 @@ from compilepool.daemon.estimate import from_text
 from compilepool.daemon.events import Domain
 from compilepool.daemon.objects import Stored
 from compilepool.daemon.owner import HOST, Owner
-from compilepool.daemon.store import Bounds, Store
+from compilepool.daemon.store import Store
 from compilepool.protocol import messages as m
 from compilepool.protocol.contents import checksum
 from compilepool.protocol.errors import Failure, ProtocolError

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from compilepool.daemon.bounds import Bounds
 from compilepool.daemon.disk import StoreInUse
 from compilepool.daemon.index import Index
 from compilepool.daemon.objects import Stored, parse, render
-from compilepool.daemon.store import Bounds, Store
+from compilepool.daemon.store import Store
 from compilepool.protocol.contents import DamagedContents, checksum
 from compilepool.protocol.messages import Contents, Cost, Identity, Recipe, Unit
 

@@ -2,8 +2,9 @@ from pathlib import Path
 
 import pytest
 
+from compilepool.daemon.bounds import Bounds
 from compilepool.daemon.objects import Stored
-from compilepool.daemon.store import Bounds, Store
+from compilepool.daemon.store import Store
 from compilepool.protocol.contents import DamagedContents, checksum, verify
 from compilepool.protocol.messages import Contents, Cost, Identity, Recipe, Unit
 
