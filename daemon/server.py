@@ -88,6 +88,8 @@ class Server:
         """Take messages until the peer closes; one that breaks the protocol is refused."""
         try:
             self._admit(peer)
+            if peer.usage.connections > CONNECTIONS:
+                raise Refused(f"you have {CONNECTIONS} connections, the most that are taken: close some first")
             async for chunk in stream:
                 await self._take_all(peer, chunk)
             peer.connection.receive_eof()
@@ -129,8 +131,6 @@ class Server:
             refusal = access.refusal_of_role(peer.who, namespace, peer.role)
         if refusal:
             raise Refused(refusal)
-        if peer.usage.connections > CONNECTIONS:
-            raise Refused(f"you have {CONNECTIONS} connections, the most that are taken: close some first")
         peer.sees = None if access.is_admin(peer.who, namespace) else peer.owner
 
     def _take(self, peer: Peer, received: Received) -> Awaitable[None] | None:

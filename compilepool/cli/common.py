@@ -16,7 +16,7 @@ from compilepool.protocol.rendezvous import default_socket
 socket_option = click.option(
     "--socket",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="The daemon's socket. [default: COMPILEPOOL_SOCKET, or your own]",
+    help="The daemon's socket. [default: COMPILEPOOL_SOCKET, or the host's, or your own]",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for machines.")
 

@@ -83,8 +83,10 @@ def ask_by(asker: Asker) -> None:
 def share(backend: Any, stages: dict[str, Callable[..., Any]], options: Any) -> None:
     """Let the stages after TTIR ask first; `stages` of one compile, as the backend has made them."""
     asker = _asker
+    if asker is None or _SOURCE not in stages or not _environment_is_plain():
+        return
     told = _options_of(options)
-    if asker is None or _SOURCE not in stages or told is None or not _environment_is_plain():
+    if told is None:
         return
     later = list(stages)[list(stages).index(_SOURCE) + 1 :]
     own = {name: stages[name] for name in later}
@@ -157,7 +159,11 @@ def _options_of(options: Any) -> str | None:
     libraries = told.pop("extern_libs", None) or ()
     if any(told.pop(name, None) for name in _NAMES_FILES) or not all(_is_own(Path(path)) for _, path in libraries):
         return None
-    return json.dumps(told, sort_keys=True)
+    try:
+        return json.dumps(told, sort_keys=True)
+    except TypeError:
+        # What a program has put there is no plain value.
+        return None
 
 
 def _is_own(library: Path) -> bool:
