@@ -48,8 +48,8 @@ def install(system: bool, root: Path | None) -> None:
     A configuration that is there is kept. Nothing is started: what to run next is printed.
     """
     folder = root or (Path("/") if system else Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"))
-    if system and (closed := _closed_above(Path(sys.prefix))):
-        click.echo(f"Note: only its owner may enter {closed}: a service could not run {sys.prefix} there.", err=True)
+    if system and (why := _out_of_reach(Path(sys.prefix))):
+        click.echo(f"Note: {why}: install it elsewhere, e.g. in a virtual environment below /opt.", err=True)
     try:
         for name, place in (_SYSTEM if system else _USER).items():
             _write(name, folder / place, system=system)
@@ -74,7 +74,12 @@ def _command() -> str:
     return str(script) if script.exists() else f"{sys.executable} -P -m compilepool"
 
 
-def _closed_above(path: Path) -> Path | None:
-    """A directory on the way that other users may not enter."""
-    found = [place for start in (path, path.resolve(), Path(sys.executable).resolve()) for place in start.parents]
-    return next((place for place in found if not place.stat().st_mode & 0o001), None)
+def _out_of_reach(prefix: Path) -> str:
+    """Why a service of another user could not run what is there; '' if it could."""
+    for start in (prefix, prefix.resolve(), Path(sys.executable).resolve()):
+        if start.parts[1:2] in (("home",), ("root",)):
+            return f"{start} is below /{start.parts[1]}, which the units hide from what they run"
+        for place in start.parents:
+            if not place.stat().st_mode & 0o001:
+                return f"only its owner may enter {place}, on the way to {start}"
+    return ""

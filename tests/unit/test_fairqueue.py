@@ -59,3 +59,37 @@ def test_a_job_moves_to_its_new_place() -> None:
     queue.push(1, place(1, expected=9.0))
     assert drain(queue) == [1, 2]
     assert repr(queue) == "<FairQueue [foreground: 0, background: 0]>"
+
+
+def test_owners_take_turns_by_what_they_have_used_and_not_by_starts() -> None:
+    queue = FairQueue()
+    for job in range(4):
+        queue.push(job, place(client=1, uid=1))
+        queue.push(10 + job, place(client=2, uid=2))
+    first: list[bool] = []
+    while len(first) < 6 and (taken := queue.pop()) is not None:
+        first.append(taken < 10)
+        # The first one's take four times as long as was expected.
+        queue.charge(Owner(HOST, 1 if first[-1] else 2), 3.0 if first[-1] else 0.0)
+    assert first == [True, False, False, False, False, True]
+
+
+def test_who_comes_late_begins_where_the_others_are() -> None:
+    queue = FairQueue()
+    for job in range(100):
+        queue.push(job, place(client=1, uid=1))
+    for _ in range(50):
+        queue.pop()
+    for job in range(200, 300):
+        queue.push(job, place(client=2, uid=2))
+    taken = [queue.pop() for _ in range(20)]
+    assert 9 <= sum(job is not None and job >= 200 for job in taken) <= 11
+
+
+def test_who_is_barred_is_passed_over_and_keeps_the_turn() -> None:
+    queue = FairQueue()
+    queue.push(1, place(client=1, uid=1))
+    queue.push(2, place(client=2, uid=2))
+    assert queue.pop(lambda owner: owner.uid == 1) == 2
+    assert queue.pop(lambda owner: owner.uid == 1) is None
+    assert queue.pop() == 1
