@@ -44,11 +44,12 @@ class Assistance:
 
     def __init__(self) -> None:
         self.holding: Counter[Owner] = Counter()
+        self._count = 0
         self._jobs: dict[int, _Split] = {}
         self._running: dict[tuple[int, int], deque[Assistant]] = {}
 
     def __len__(self) -> int:
-        return self.holding.total()
+        return self._count
 
     def of(self, job: int) -> int:
         """How many assist a job."""
@@ -74,6 +75,7 @@ class Assistance:
         split.unclaimed -= 1
         self._running.setdefault((job, split.forkserver), deque()).append(Assistant(split.owner, now))
         self.holding[split.owner] += 1
+        self._count += 1
         return job, split.forkserver
 
     def ended(self, job: int, forkserver: int) -> Assistant | None:
@@ -83,6 +85,7 @@ class Assistance:
             return None
         assistant = running.popleft()
         self.holding[assistant.owner] -= 1
+        self._count -= 1
         if not running:
             del self._running[job, forkserver]
         return assistant

@@ -2,22 +2,23 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from compilepool.daemon.owner import Owner
 from compilepool.protocol.errors import Failure
 from compilepool.protocol.messages import Priority
 
+# Tuples where others are dataclasses: these are looked up many times in each decision.
 
-@dataclass(frozen=True, slots=True, order=True)
-class RequestId:
+
+class RequestId(NamedTuple):
     """A request: the client's number in this daemon, and the id that the client chose."""
 
     client: int
     id: int
 
 
-@dataclass(frozen=True, slots=True)
-class Domain:
+class Domain(NamedTuple):
     """Who may share a forkserver and its results."""
 
     owner: Owner

@@ -76,6 +76,7 @@ class Jobs:
     def __init__(self) -> None:
         self.queue = FairQueue()
         self.loans: dict[int, None] = {}
+        self.held_slots = 0
         self.holding: Counter[Owner] = Counter()
         # Loans that nobody wants any more and that still run, by who caused them.
         self.unwanted: Counter[int] = Counter()
@@ -139,7 +140,9 @@ class Jobs:
             raise SchedulerError(f"job {job.number} ({job.kernel}) can't go from {job.phase.value} to {phase.value}")
         taken = (phase in HOLDS_SLOT) - (job.phase in HOLDS_SLOT)
         if taken:
-            self.holding[job.domain.owner] += 0 if job.loan else taken
+            if not job.loan:
+                self.held_slots += taken
+                self.holding[job.domain.owner] += taken
             self._holding_of[job.domain] += taken
         if job.loan and Phase.KILLING in (phase, job.phase):
             self.unwanted[job.asker] += 1 if phase is Phase.KILLING else -1
@@ -175,6 +178,7 @@ class Jobs:
     def check_invariants(self) -> None:
         """Raise AssertionError if the indexes contradict the jobs."""
         held = [job for job in self if job.phase in HOLDS_SLOT]
+        assert self.held_slots == self.holding.total()
         assert +self.holding == Counter(job.domain.owner for job in held if not job.loan), f"{self.holding} are counted"
         assert +self._holding_of == Counter(job.domain for job in held)
         assert +self._counts == Counter((job.domain.owner, job.phase) for job in self), f"{self._counts} are counted"

@@ -38,7 +38,7 @@ class Ledger:
     @property
     def running(self) -> int:
         """Slots that are held, by jobs and by what assists them."""
-        return self.jobs.holding.total() + len(self.assistance)
+        return self.jobs.held_slots + len(self.assistance)
 
     def held_by(self, owner: Owner) -> int:
         """The slots that are held for one."""

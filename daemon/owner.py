@@ -7,7 +7,7 @@ made of inert input.
 """
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 # The namespace of the host's own socket.
 HOST = ""
@@ -15,8 +15,7 @@ _NAMESPACE = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 _SHARED_NAMESPACE = "@shared"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Owner:
+class Owner(NamedTuple):
     """A user of one namespace; as text '1000', 'team-a/1000' or 'shared'."""
 
     namespace: str

@@ -105,3 +105,21 @@ with connect(autostart=False, fallback=False) as pool:
 """,
     )
     assert "a compile may not set LD_PRELOAD:" in told
+
+
+def test_a_sandbox_that_is_required_is_a_condition(host: Host, serve: Callable[..., Service]) -> None:
+    from tests.hosts.test_users import COMPILE
+
+    serve('[access]\n[sandbox]\nrequire = ["landlock", "seccomp"]\n')
+    told = host.python(
+        ALICE,
+        """
+import compilepool
+with compilepool.connect(autostart=False, fallback=False) as pool:
+    tell(str(pool.warm("k", "x = 1").exception(timeout=100)))
+""",
+        COMPILEPOOL_SANDBOX="0",
+    )
+    assert "no landlock and no seccomp, which the daemon requires" in told
+    assert host.python(ALICE, COMPILE, "with_one")[0] == "compiled"
+    assert "sandbox: landlock" in host.cli(ALICE, "status").stdout

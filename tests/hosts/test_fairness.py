@@ -11,7 +11,7 @@ USERS = (ALICE, BOB, CAROL, User("dave", 64004), User("erin", 64005))
 CPU_SECONDS = dict(zip((user.uid for user in USERS), (0.1, 0.15, 0.2, 0.3, 0.5), strict=True))
 CLIENTS = 10
 # By then everybody has had some seconds; nobody's queue is empty.
-JOBS, QUEUED = 150, 60
+JOBS, QUEUED = 400, 60
 
 LOAD = """
 import cloudpickle, functools, time

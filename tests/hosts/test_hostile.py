@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 import psutil
+import pytest
 
 from tests.conftest import eventually_equal
 from tests.hosts.host import ALICE, BOB, REPOSITORY, Host, Service
@@ -133,6 +134,7 @@ with connect(autostart=False, fallback=False) as pool:
     assert told == [BOB.uid, list(BOB.groups), 1, "PermissionError", "PermissionError"]
 
 
+@pytest.mark.slow
 def test_what_a_worker_leaves_must_be_plain_files(host: Host, service: Service) -> None:
     """A link, a second name or a pipe in the place of a binary is refused, and not read."""
     hook = """
