@@ -113,7 +113,7 @@ class Pool:
             elif isinstance(answer, m.Compiled):
                 future.arrived(functools.partial(self._load, kernel, answer, segments))
 
-        if error := _no_toolchain():
+        if error := no_toolchain():
             answered(error, ())
         else:
             self.request_kernel(kernel, answered, future, priority=priority, timeout=timeout)
@@ -131,7 +131,7 @@ class Pool:
         request_log.note(kernel)
         future: PoolFuture[m.AnyMessage] = PoolFuture()
         make = functools.partial(kernel.message, priority=priority, timeout=timeout, without_files=True)
-        if error := _no_toolchain():
+        if error := no_toolchain():
             future.set_exception(error)
         else:
             self.request(make, (kernel.canonical,), _into(future), future)
@@ -231,7 +231,7 @@ class Pool:
             self.request(make, (kernel.canonical,), answered, future)
 
     def _connect(self) -> Link:
-        return get_link(self._options, _toolchain(), self._start_forkserver)
+        return get_link(self._options, _toolchain(with_torch=self._options.with_torch), self._start_forkserver)
 
     def _ask(self, make: Callable[[int], m.AnyMessage], segments: Sequence[bytes] = ()) -> m.AnyMessage:
         return self._ask_whole(make, segments)[0]
@@ -276,7 +276,7 @@ class Pool:
         threading.Thread(target=self._run_forkserver, args=(link,), name=name, daemon=True).start()
 
     def _run_forkserver(self, link: Link) -> None:
-        expected = msgspec.json.encode(detect()).decode()
+        expected = msgspec.json.encode(detect(with_torch=self._options.with_torch)).decode()
         arguments = ("forkserver", "--detach", "--socket", str(self._options.socket), "--expect", expected)
         try:
             run_command(*arguments, timeout=_START_FORKSERVER_SECONDS)
@@ -287,10 +287,10 @@ class Pool:
 say_once = SayOnce("compiling in this process, without the compile pool: %s")
 
 
-def _toolchain() -> Toolchain | None:
+def _toolchain(*, with_torch: bool) -> Toolchain | None:
     """This process's toolchain; None where torch or triton is missing, which is enough to ask and administer."""
     try:
-        return detect()
+        return detect(with_torch=with_torch)
     except NoToolchain:
         return None
 
@@ -309,9 +309,10 @@ def _check_arguments(name: str, source: str, priority: m.Priority, timeout: floa
         raise ValueError(f"timeout is a number of seconds, more than 0; not {timeout!r}")
 
 
-def _no_toolchain() -> PoolUnavailable | None:
+def no_toolchain(*, with_torch: bool = True) -> PoolUnavailable | None:
+    """Why nothing can be compiled for this process, if nothing can."""
     try:
-        detect()
+        detect(with_torch=with_torch)
     except NoToolchain as exc:
         return PoolUnavailable(str(exc))
     return None

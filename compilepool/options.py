@@ -13,12 +13,14 @@ class Options:
     fallback: compile in this process what the pool can't (False: raise PoolUnavailable)
     connect_timeout: how long a daemon that is there may take to greet
     start_timeout: how long a daemon that was started may take to be there
+    with_torch: for kernels of torch.compile too; without it, a forkserver for those that were written by hand will do
     patience: how long a daemon may say nothing while somebody waits, before and again after it is asked for a word
     """
 
     socket: Path
     autostart: bool = True
     fallback: bool = True
+    with_torch: bool = True
     # A greeting is one round trip, under a millisecond; a second is a host on its knees, and a local compile is better.
     connect_timeout: float = 1.0
     # An interpreter's start: 0.3 s alone, several seconds when eight ranks start on two cores.

@@ -81,7 +81,9 @@ class Desk:
                 raise ProtocolError(f"{type(message).__name__} is not expected here")
 
     def _compile(self, peer: Peer, message: m.Compile, source: bytes, size: int) -> None:
-        recipe, digest = message.recipe, digest_of(source)
+        recipe = message.recipe
+        # Of a function, what Triton makes of it: expected times are kept by this.
+        digest = recipe.hash if isinstance(recipe, m.Jit) and not recipe.ttir else digest_of(source)
         identities = identities_of(peer.domain, message, digest)
         salt = self._engine.settings.store.salt
         keys = tuple(key_of(peer.owner, identity, salt) for identity in identities)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from compilepool.daemon.owner import Owner
 from compilepool.protocol.environment import may_be_set
-from compilepool.protocol.messages import Call, Identity, Lowering, Recipe
+from compilepool.protocol.messages import Call, Identity, Jit, Lowering, Recipe
 
 # The largest recorded source has 30 KB.
 SOURCE_BYTES = 16 << 20
@@ -14,14 +14,15 @@ NAME_CHARACTERS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """A kernel, a callable, TTIR, or (None) only a probe; `owner`: whose the result is; `request`: that brought it.
+    """What is to be done: a kernel, a callable, TTIR, or (None) only a probe.
 
+    owner, request: whose the result is, and which brought it
     identity, keys: of the result; with the keys of others that will do
     """
 
     owner: Owner
     name: str
-    task: Recipe | Call | Lowering | None = None
+    task: Recipe | Call | Lowering | Jit | None = None
     body: bytes = b""
     identity: Identity | None = None
     keys: tuple[str, ...] = ()
@@ -31,7 +32,7 @@ class Payload:
 
     def refusal(self) -> str:
         """Why it is not taken; '' if it is."""
-        if isinstance(self.task, Recipe | Call):
+        if isinstance(self.task, Recipe | Call | Jit):
             unknown = sorted(name for name in self.task.environment if not may_be_set(name))
             if unknown:
                 told = ", ".join(unknown)[:NAME_CHARACTERS]

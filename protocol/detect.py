@@ -16,7 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from compilepool.protocol.environment import LIBRARY_VARIABLES
-from compilepool.protocol.toolchain import Toolchain
+from compilepool.protocol.toolchain import NO_TORCH, Toolchain
 
 
 class NoToolchain(Exception):
@@ -30,13 +30,16 @@ COMPILES = {"triton": ("",), "torch": ("version.py", "_inductor", "bin", "utils/
 
 @functools.cache
 def detect(*, with_torch: bool = True) -> Toolchain:
-    """This process's toolchain; raises NoToolchain with what to install. A backend's is one without torch."""
+    """This process's toolchain; raises NoToolchain with what to install.
+
+    with_torch: for kernels of torch.compile; those that were written by hand need none, nor does a backend
+    """
     return Toolchain(
         python=f"{platform.python_implementation()} {platform.python_version()} {sys.implementation.cache_tag}",
         executable=sys.executable,
         platform=f"{sys.platform}-{platform.machine()}",
         triton=_describe("triton"),
-        torch=_describe("torch") if with_torch else "none",
+        torch=_describe("torch") if with_torch else NO_TORCH,
         libraries=" ".join(f"{name}={os.environ[name]}" for name in LIBRARY_VARIABLES if os.environ.get(name)),
         compilepool=_described(Path(__file__).parents[1], version("compilepool"), ("daemon/worker", "protocol")),
     )

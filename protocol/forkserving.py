@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 
 from compilepool.protocol.errors import Failure
-from compilepool.protocol.terms import Call, Contents, Cost, Limits, Lowering, Recipe
+from compilepool.protocol.terms import Call, Contents, Cost, Jit, Limits, Lowering, Recipe
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 20)]
 Word = Annotated[str, msgspec.Meta(max_length=64)]
@@ -41,7 +41,7 @@ class Spawn(Message, frozen=True, tag="spawn"):
     """
 
     job: int
-    task: Recipe | Call | Lowering
+    task: Recipe | Call | Lowering | Jit
     cache_dir: str
     limits: Limits
     backends: list[str] = []

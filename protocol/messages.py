@@ -33,6 +33,7 @@ from compilepool.protocol.terms import (
     Dropped as Dropped,
     Event as Event,
     Identity as Identity,
+    Jit as Jit,
     Limits as Limits,
     Lowering as Lowering,
     ObjectInfo as ObjectInfo,
@@ -80,7 +81,7 @@ class Hello(Greeting, frozen=True, tag="hello"):
 
 
 class Compile(Message, frozen=True, tag="compile"):
-    """Compile one kernel. Segment: its source, UTF-8.
+    """Compile one kernel. Segment: its source, UTF-8; of a `Jit`: the function as a pickle, or its TTIR.
 
     cache_dir: the client's Inductor cache directory ('' for the default): where line tables say the source is;
         no part of the kernel's identity
@@ -91,7 +92,7 @@ class Compile(Message, frozen=True, tag="compile"):
     """
 
     id: int
-    recipe: Recipe
+    recipe: Recipe | Jit
     priority: Priority = "foreground"
     cache_dir: str = ""
     timeout: float | None = None

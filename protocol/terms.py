@@ -55,6 +55,47 @@ class Lowering(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
     keep_ir: bool = False
 
 
+class Jit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="jit"):
+    """One config of a kernel that was written by hand for one target: what `triton.compile` is called with.
+
+    name: of the kernel
+    environment: as a recipe's
+    target: as a lowering's
+    hash: Triton's own key of source, signature, constants, options, environment and toolchain, 64 hexadecimal digits,
+        which names the directory in a Triton cache; a worker that finds another one refuses
+    config: the options as a person reads them, for messages
+    ttir: the body is no function but what the client's own frontend made of one
+    """
+
+    name: str
+    environment: dict[str, str]
+    target: str
+    hash: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+    config: str = ""
+    ttir: bool = False
+
+
+class Frontend(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a client's frontend made of a function: the body of a `Jit` with `ttir`, as msgpack.
+
+    options: as a lowering's
+    """
+
+    options: str
+    ttir: str
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """What a compile has found out about a hand-written kernel.
+
+    writes: the arguments through which it writes; None: that can't be told
+    writes_elsewhere: it writes through addresses too that it reads from memory
+    """
+
+    writes: list[str] | None = None
+    writes_elsewhere: bool = False
+
+
 class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a stored result is about: with its owner's uid, all that decides its key.
 
@@ -108,7 +149,8 @@ class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Contents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a job yields. Segments: the pickled autotuner (or a call's pickled result), then each unit's files.
+    """What a job yields. Segments: the pickled autotuner (a call's pickled result, a `Jit`'s facts as JSON), then each
+    unit's files.
 
     checksums: SHA-256 of each segment, in hexadecimal
     target: backend and architecture, e.g. 'cuda:90' ('': a call's)

@@ -8,6 +8,8 @@ import hashlib
 
 import msgspec
 
+NO_TORCH = "none"
+
 
 class Toolchain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What decides, on this host, which binary a kernel source becomes.
@@ -27,6 +29,11 @@ class Toolchain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     torch: str
     libraries: str
     compilepool: str
+
+    @property
+    def has_torch(self) -> bool:
+        """Whether kernels of torch.compile can be compiled; without it, only those that were written by hand."""
+        return self.torch != NO_TORCH
 
     @property
     def fingerprint(self) -> str:

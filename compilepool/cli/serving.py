@@ -201,10 +201,17 @@ def _stop_of(socket: Path) -> Callable[[], None]:
 )
 @click.option("--detach", is_flag=True, help="Go to the background, and return when it is ready.")
 @click.option("--keep", is_flag=True, help="Stay, however long nobody asks for anything.")
+@click.option("--without-torch", is_flag=True, help="For kernels written by hand: ready in a second.")
 @click.option("--start-daemon", is_flag=True, help="Start a daemon first if none runs.")
 @click.option("--expect", hidden=True, help="Refuse to run as another toolchain than this (JSON).")
 def forkserver(
-    socket: Path | None, idle_exit: float, detach: bool, keep: bool, start_daemon: bool, expect: str | None
+    socket: Path | None,
+    idle_exit: float,
+    detach: bool,
+    keep: bool,
+    without_torch: bool,
+    start_daemon: bool,
+    expect: str | None,
 ) -> None:
     """Attach a forkserver for this Python's torch and triton, to have it warm before the first client."""
     from compilepool.daemon.worker import main as worker
@@ -212,13 +219,14 @@ def forkserver(
 
     expected = msgspec.json.decode(expect, type=Toolchain) if expect else None
     patience = math.inf if keep else idle_exit
+    with_torch = expected.has_torch if expected else not without_torch
     with one_line_errors():
         if start_daemon:
             connect(socket, fallback=False).close()
         if detach:
-            worker.start(socket_path(socket), patience, expected)
+            worker.start(socket_path(socket), patience, expected, with_torch=with_torch)
         else:
-            click.echo(worker.run(socket_path(socket), patience))
+            click.echo(worker.run(socket_path(socket), patience, with_torch=with_torch))
 
 
 @click.command()
@@ -234,4 +242,4 @@ def backend(socket: Path | None) -> None:
 
     forget_what_is_freed()
     with one_line_errors():
-        click.echo(worker.run(socket_path(socket), math.inf, role="backend"))
+        click.echo(worker.run(socket_path(socket), math.inf, role="backend", with_torch=False))

@@ -8,24 +8,13 @@ import os
 import re
 from pathlib import Path
 
-import triton
-import triton.language as tl
-from triton.backends.compiler import GPUTarget
-from triton.compiler.compiler import ASTSource
-
 from compilepool.daemon.worker import lowering, sandbox
+from compilepool.daemon.worker.plain import compile_once
 from compilepool.daemon.worker.stages import note_stages
 from compilepool.protocol.detect import NoToolchain, package_root
 
 # Who finds a way to take over the compiler must find none out of its worker.
 REQUIRES = ("landlock", "seccomp")
-_TARGETS = (GPUTarget("cuda", 90, 32),)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _double(source, target, count, block: tl.constexpr):  # type: ignore[no-untyped-def]
-    at = tl.program_id(0) * block + tl.arange(0, block)
-    tl.store(target + at, 2 * tl.load(source + at, at < count), at < count)
 
 
 def warm_up(root: Path) -> str:
@@ -35,10 +24,7 @@ def warm_up(root: Path) -> str:
     note_stages()
     _use_torchs_ptxas()
     lowering.remember_environment()
-    os.environ["TRITON_CACHE_DIR"] = str(root)
-    for target in _TARGETS:
-        signature = {"source": "*fp32", "target": "*fp32", "count": "i32", "block": "constexpr"}
-        triton.compile(ASTSource(_double, signature, {"block": 128}), target=target)
+    compile_once(root)
     return lowering.toolchain_digest()
 
 

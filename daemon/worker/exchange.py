@@ -18,7 +18,7 @@ import msgspec
 
 from compilepool.protocol.errors import Failure
 from compilepool.protocol.frames import OPEN_LIMITS, Buffer, Frame, FrameDecoder, encode_frame
-from compilepool.protocol.messages import Call, Contents, Lowering, Recipe
+from compilepool.protocol.messages import Call, Contents, Jit, Lowering, Recipe
 
 LEAD, ASSISTANT = b"lead", b"assistant"
 CLAIMS = struct.Struct("=I")
@@ -30,7 +30,7 @@ class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What to do, and the scratch directory to do it in; `backends`: toolchains that may be asked for parts of it."""
 
     job: int
-    task: Recipe | Call | Lowering
+    task: Recipe | Call | Lowering | Jit
     cache_dir: str
     scratch: str
     backends: list[str] = []

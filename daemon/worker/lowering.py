@@ -85,7 +85,7 @@ def share(backend: Any, stages: dict[str, Callable[..., Any]], options: Any) -> 
     asker = _asker
     if asker is None or _SOURCE not in stages or not _environment_is_plain():
         return
-    told = _options_of(options)
+    told = options_of(options)
     if told is None:
         return
     later = list(stages)[list(stages).index(_SOURCE) + 1 :]
@@ -153,7 +153,7 @@ def _deciding() -> dict[str, str]:
 # ---- both
 
 
-def _options_of(options: Any) -> str | None:
+def options_of(options: Any) -> str | None:
     """A backend's options as JSON, without its libraries; None if they name files of others."""
     told = dict(options.__dict__)
     libraries = told.pop("extern_libs", None) or ()
@@ -202,11 +202,9 @@ def _triton_key() -> str:
 def lower(task: Lowering, ttir: str) -> tuple[Contents, list[bytes]]:
     """Make the binary. Segments: what Triton notes (JSON), then the files; raises CompileError."""
     try:
-        backend = make_backend(_target_of(task.target))
-        told = json.loads(task.options)
-        # Hashed by some: JSON knows no tuples.
-        options = backend.parse_options({n: tuple(v) if isinstance(v, list) else v for n, v in told.items()})
-        if _options_of(options) != task.options:
+        backend = make_backend(target_of(task.target))
+        options = options_from(backend, task.options)
+        if options_of(options) != task.options:
             raise ValueError("its options are none that this toolchain would have made")
         return _lowered(task, ttir, backend, options)
     except Exception as exc:
@@ -215,6 +213,24 @@ def lower(task: Lowering, ttir: str) -> tuple[Contents, list[bytes]]:
 
 def _lowered(task: Lowering, ttir: str, backend: Any, options: Any) -> tuple[Contents, list[bytes]]:
     note.enter(Step.FRONTEND, "")
+    metadata: dict[str, Any] = {"target": backend.target, **options.__dict__}
+    before = _noted(metadata)
+    made = stages_after_ttir(backend, options, ttir, metadata)
+    kept = {
+        f"kernel.{name}": value if isinstance(value, bytes) else value.encode()
+        for name, value in made.items()
+        if name in _BINARIES or task.keep_ir
+    }
+    added = [[name, value] for name, value in _noted(metadata).items() if before.get(name, ...) != value]
+    segments = [json.dumps(added).encode(), *kept.values()]
+    digest = hashlib.sha256(ttir.encode()).hexdigest()
+    unit = Unit("", digest, digest, list(kept))
+    target = f"{backend.target.backend}:{backend.target.arch}"
+    return Contents([unit], [], [checksum(part) for part in segments], Cost(0.0, 0.0, 0), target), segments
+
+
+def stages_after_ttir(backend: Any, options: Any, ttir: str, metadata: dict[str, Any]) -> dict[str, str | bytes]:
+    """What a backend makes of TTIR, stage by stage; what Triton notes of it is put into `metadata`."""
     # By its name alone, in the working directory: the name is in the line tables of what has no location of its own.
     file = Path("kernel.ttir")
     file.write_text(ttir)
@@ -225,21 +241,21 @@ def _lowered(task: Lowering, ttir: str, backend: Any, options: Any) -> tuple[Con
     module.context = context
     stages: dict[str, Callable[..., Any]] = {}
     backend.add_stages(stages, options, Language.TRITON)
-    metadata: dict[str, Any] = {"target": backend.target, **options.__dict__}
-    before, kept = _noted(metadata), {}
+    made: dict[str, str | bytes] = {}
     for name in list(stages)[list(stages).index(_SOURCE) + 1 :]:
         module = stages[name](module, metadata)
-        if name in _BINARIES or task.keep_ir:
-            kept[f"kernel.{name}"] = module if isinstance(module, bytes) else str(module).encode()
-    added = [[name, value] for name, value in _noted(metadata).items() if before.get(name, ...) != value]
-    segments = [json.dumps(added).encode(), *kept.values()]
-    digest = hashlib.sha256(ttir.encode()).hexdigest()
-    unit = Unit("", digest, digest, list(kept))
-    target = f"{backend.target.backend}:{backend.target.arch}"
-    return Contents([unit], [], [checksum(part) for part in segments], Cost(0.0, 0.0, 0), target), segments
+        made[name] = module if isinstance(module, bytes) else str(module)
+    return made
 
 
-def _target_of(text: str) -> GPUTarget:
+def options_from(backend: Any, text: str) -> Any:
+    """A backend's options as `options_of` has told them."""
+    # Hashed by some: JSON knows no tuples.
+    return backend.parse_options({n: tuple(v) if isinstance(v, list) else v for n, v in json.loads(text).items()})
+
+
+def target_of(text: str) -> GPUTarget:
+    """A target by its name: 'cuda:90:32'."""
     backend, arch, warp_size = text.split(":")
     return GPUTarget(backend, int(arch) if arch.isdigit() else arch, int(warp_size))
 

@@ -1,5 +1,6 @@
-"""What a worker does with its order: a kernel's source, a callable, or TTIR. Imports torch where it needs it."""
+"""What a worker does with its order. Imports torch where it needs it."""
 
+import os
 from pathlib import Path
 
 from compilepool.daemon.worker import lowering
@@ -7,7 +8,7 @@ from compilepool.daemon.worker.board import Board
 from compilepool.daemon.worker.child import Ask
 from compilepool.daemon.worker.exchange import Order
 from compilepool.protocol.errors import CompileError
-from compilepool.protocol.messages import Call, Contents, Lowering, Recipe
+from compilepool.protocol.messages import Call, Contents, Jit, Lowering, Recipe
 
 Done = tuple[Contents, list[bytes]] | None
 
@@ -21,8 +22,20 @@ def work(order: Order, body: bytes, board: Board, assisting: bool, ask: Ask) -> 
             return call(order.task, body)
         case Lowering():
             return lowering.lower(order.task, _text(order, body))
+        case Jit():
+            return _compile_jit(order, order.task, body, ask)
         case Recipe():
             return _compile(order, order.task, _text(order, body), board, assisting, ask)
+
+
+def _compile_jit(order: Order, task: Jit, body: bytes, ask: Ask) -> Done:
+    from compilepool.daemon.worker import jit
+
+    cache = Path(order.scratch) / "triton"
+    os.environ["TRITON_CACHE_DIR"] = str(cache)
+    if lowering.toolchain_digest() in order.backends:
+        lowering.ask_by(lowering.Asker(ask, task.name, "", keep_ir=True))
+    return jit.compile_jit(task, body, cache)
 
 
 def _text(order: Order, body: bytes) -> str:

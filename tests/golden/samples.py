@@ -29,6 +29,7 @@ _RECIPE = m.Recipe("triton_poi_0", {"TRITON_DEBUG": "1"}, {"use_static_triton_la
 _CALL = m.Call("_worker_compile_pycodecache_kernel", {"TRITON_DEBUG": "1"})
 _LIMITS = m.Limits(600.0, 1 << 30)
 _LOWERING = m.Lowering("triton_poi_0", "cuda:90:32", '{"num_warps": 4}')
+_JIT = m.Jit("matmul", {"TRITON_DEBUG": "1"}, "cuda:90:32", "ab" * 32, "BLOCK=64, num_warps=4", ttir=True)
 _SEGMENTS = (b"pickled", b"binary", b"{}")
 _CONTENTS = m.Contents(
     [m.Unit("XBLOCK: 1024", "ab" * 32, "VOV" * 17 + "A", ["triton_poi_0.cubin", "triton_poi_0.json"], 32, 0)],
@@ -72,6 +73,7 @@ SAMPLES: dict[str, tuple[m.AnyMessage, tuple[bytes, ...]]] = {
     "hello": (m.Hello(1, "client", _TOOLCHAIN), ()),
     "hello-without-toolchain": (m.Hello(1, "client"), ()),
     "hello-backend": (m.Hello(1, "backend", _TOOLCHAIN), ()),
+    "compile-jit": (m.Compile(2, _JIT), (b"pickled",)),
     "compile": (m.Compile(1, _RECIPE, "background", "/tmp/cache", 60.0, fresh=True), (b"import triton",)),
     "execute": (m.Execute(2, _CALL), (b"pickled",)),
     "prepare": (m.Prepare(3), ()),

@@ -1,0 +1,231 @@
+"""Which arguments a kernel writes through, found from its TTIR: those are cloned before it runs only to be measured.
+
+Each value has origins: what its address is made of. From the address of every write the origins are followed back, over
+loops, branches and calls, to arguments of the kernel. Where that can't be said, an argument counts as written: better a
+copy too many than a result overwritten. PyTorch does the same for the same reason (`identify_mutated_tensors` in
+torch/_higher_order_ops/triton_kernel_wrap.py); here offsets are told from addresses, so what an index was read from
+is not taken for written.
+
+    %p = tt.addptr %out, %offsets      origins of %p: %out
+    scf.for ... iter_args(%q = %p)     origins of %q: %p, and what the loop yields for it
+    tt.store %q, ...                   written: %q <- %p <- %out
+"""
+
+import re
+import tempfile
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from triton._C.libtriton import ir
+
+# Of an operand's position, for operations that write; all operands of what is unknown.
+_WRITES = {
+    "tt.store": 0,
+    "tt.atomic_rmw": 0,
+    "tt.atomic_cas": 0,
+    "tt.descriptor_store": 0,
+    "tt.descriptor_reduce": 0,
+    "tt.descriptor_scatter": 0,
+    "tt.experimental_descriptor_store": 0,
+    "tt.experimental_descriptor_scatter": 0,
+    "tt.experimental_tensormap_create": 0,
+}
+# The address is made of the first operand alone; the others are offsets, shapes and strides.
+_ADDRESS_FIRST = ("tt.addptr", "tt.advance", "tt.make_tensor_ptr", "tt.make_tensor_descriptor")
+_READS = ("tt.load", "tt.descriptor_load", "tt.descriptor_gather", "tt.atomic_rmw", "tt.atomic_cas", "tt.gather")
+_PURE_DIALECTS = ("arith", "math", "scf", "cf", "ub", "builtin")
+_PURE = frozenset(
+    {
+        "tt.addptr", "tt.advance", "tt.assert", "tt.bitcast", "tt.broadcast", "tt.call", "tt.cat", "tt.clampf",
+        "tt.dot", "tt.dot_scaled", "tt.expand_dims", "tt.fp_to_fp", "tt.func", "tt.get_num_programs",
+        "tt.get_program_id", "tt.histogram", "tt.int_to_ptr", "tt.join", "tt.make_range",
+        "tt.make_tensor_descriptor", "tt.make_tensor_ptr",
+        "tt.map_elementwise", "tt.map_elementwise.return", "tt.mulhiui", "tt.precise_divf", "tt.precise_sqrt",
+        "tt.print", "tt.ptr_to_int", "tt.reduce", "tt.reduce.return", "tt.reshape", "tt.return", "tt.scan",
+        "tt.scan.return", "tt.splat", "tt.split", "tt.trans", "tt.unsplat",
+    }
+)  # fmt: skip
+_MAY_BE_PURE = ("tt.elementwise_inline_asm", "tt.extern_elementwise")
+_ENTRY = re.compile(r"tt\.func public @.*")
+_NAMED = re.compile(r'loc\("([^"]+)"\(')
+_ARGUMENT = re.compile(r"%([A-Za-z_]\w*): ")
+
+
+class Operation(NamedTuple):
+    """One operation: its name, its operands and results by id, and its blocks' ids."""
+
+    name: str
+    operands: list[int]
+    results: list[int]
+    blocks: list[int]
+
+
+class Written(NamedTuple):
+    """Arguments by position; `elsewhere`: it writes through addresses that it has read from memory too."""
+
+    arguments: list[int]
+    elsewhere: bool
+
+
+def written(ttir: str) -> tuple[list[str], bool] | None:
+    """Names of the arguments that are written through, and whether memory is that no argument names.
+
+    None if the TTIR can't be read.
+    """
+    names = argument_names(ttir)
+    with tempfile.NamedTemporaryFile("w", suffix=".ttir") as file:
+        file.write(ttir)
+        file.flush()
+        try:
+            context = ir.context()
+            ir.load_dialects(context)
+            module = ir.parse_mlir_module(file.name, context)
+        except RuntimeError:
+            return None
+        found = _Flow(module).written()
+    if found is None or any(index >= len(names) for index in found.arguments):
+        return None
+    return sorted({names[index] for index in found.arguments}), found.elsewhere
+
+
+def argument_names(ttir: str) -> list[str]:
+    """The names of the kernel's arguments in its Python source, one for each argument that its TTIR has."""
+    entry = _ENTRY.search(ttir)
+    if entry is None:
+        return []
+    arguments, named = _ARGUMENT.findall(entry[0]), _NAMED.findall(entry[0])
+    # A tuple or descriptor is several arguments of one name; without locations they are told apart by a number.
+    return named if len(named) == len(arguments) else arguments
+
+
+class _Flow:
+    """The origins of a module's values."""
+
+    def __init__(self, module: Any) -> None:
+        self._origins: dict[int, set[int]] = defaultdict(set)
+        self._read: set[int] = set()
+        self._addresses: list[int] = []
+        self._arguments: dict[int, list[int]] = {}
+        self._blocks_of_region: dict[int, list[int]] = defaultdict(list)
+        self._last: dict[int, Operation] = {}
+        self._functions: dict[str, list[int]] = {}
+        self._calls: list[tuple[str, Operation]] = []
+        self._returns: dict[str, Operation] = {}
+        self._entry = module.get_entry_func_name()
+        module.walk(self._visit)
+        for callee, call in self._calls:
+            self._join(self._functions.get(callee, []), call.operands)
+            if callee in self._returns:
+                self._join(call.results, self._returns[callee].operands)
+
+    def written(self) -> Written | None:
+        """What every write leads back to; None if the kernel itself is not there."""
+        parameters = self._functions.get(self._entry)
+        if parameters is None:
+            return None
+        seen: set[int] = set()
+        waiting = list(self._addresses)
+        while waiting:
+            value = waiting.pop()
+            if value not in seen:
+                seen.add(value)
+                waiting.extend(self._origins[value])
+        found = [index for index, parameter in enumerate(parameters) if parameter in seen]
+        return Written(found, not self._read.isdisjoint(seen))
+
+    def _visit(self, operation: Any) -> None:
+        """One operation; the walk comes to what is inside before what it is inside of."""
+        block = operation.get_block()
+        if block is not None and block.id() not in self._arguments:
+            self._arguments[block.id()] = [block.get_argument(i).id() for i in range(block.get_num_arguments())]
+            region = block.get_parent()
+            if region is not None:
+                self._blocks_of_region[region.id()].append(block.id())
+        regions = [operation.get_region(i).id() for i in range(operation.get_num_regions())]
+        this = Operation(
+            operation.get_name(),
+            [operation.get_operand(i).id() for i in range(operation.get_num_operands())],
+            [operation.get_result(i).id() for i in range(operation.get_num_results())],
+            [number for region in regions for number in self._blocks_of_region[region]],
+        )
+        if block is not None:
+            self._last[block.id()] = this
+        self._note(this, operation)
+
+    def _note(self, this: Operation, operation: Any) -> None:
+        self._addresses.extend(_addresses(this, operation))
+        if this.name == "tt.func":
+            self._function(operation.get_str_attr("sym_name"), this)
+        elif this.name == "tt.call":
+            self._calls.append((operation.get_flat_symbol_ref_attr("callee"), this))
+        elif this.blocks:
+            self._blocks(this)
+        elif this.name in _READS:
+            self._read.update(this.results)
+        else:
+            for result in this.results:
+                self._origins[result].update(_origins(this))
+
+    def _function(self, name: str, this: Operation) -> None:
+        self._functions[name] = self._arguments[this.blocks[0]] if this.blocks else []
+        passed = [operand for block in this.blocks for operand in self._operands_of_branch(block)]
+        for block in this.blocks[1:]:
+            self._mix(self._arguments[block], passed)
+        for block in this.blocks:
+            if (last := self._last.get(block)) is not None and last.name == "tt.return":
+                self._returns[name] = last
+
+    def _operands_of_branch(self, block: int) -> list[int]:
+        last = self._last.get(block)
+        return last.operands if last is not None and last.name.startswith("cf.") else []
+
+    def _blocks(self, this: Operation) -> None:
+        """What goes into blocks and comes out of them."""
+        lasts = [self._last[block] for block in this.blocks if block in self._last]
+        inside = [self._arguments.get(block, []) for block in this.blocks]
+        match this.name:
+            case "scf.for":
+                # Operands: from, to, step, and what the loop carries; its block has the counter first.
+                for carried in (this.operands[3:], *(last.operands for last in lasts)):
+                    self._join(inside[0][1:], carried)
+                    self._join(this.results, carried)
+            case "scf.while" if len(lasts) == 2:
+                condition, body = lasts
+                for carried in (this.operands, body.operands):
+                    self._join(inside[0], carried)
+                self._join(inside[1], condition.operands[1:])
+                self._join(this.results, condition.operands[1:])
+            case "scf.if":
+                for last in lasts:
+                    self._join(this.results, last.operands)
+            case _:
+                out = [operand for last in lasts for operand in last.operands]
+                for arguments in inside:
+                    self._mix(arguments, [*this.operands, *out])
+                self._mix(this.results, [*this.operands, *out])
+
+    def _join(self, values: Sequence[int], origins: Sequence[int]) -> None:
+        for value, origin in zip(values, origins, strict=False):
+            self._origins[value].add(origin)
+
+    def _mix(self, values: Sequence[int], origins: Sequence[int]) -> None:
+        for value in values:
+            self._origins[value].update(origins)
+
+
+def _addresses(this: Operation, operation: Any) -> list[int]:
+    """The operands through which an operation writes."""
+    if this.name in _WRITES:
+        return [this.operands[_WRITES[this.name]]]
+    if this.name in _MAY_BE_PURE:
+        return [] if operation.get_bool_attr("pure") else this.operands
+    known = this.name.partition(".")[0] in _PURE_DIALECTS or this.name in _PURE or this.name in _READS
+    return [] if known else this.operands
+
+
+def _origins(this: Operation) -> list[int]:
+    """The operands that a result's address may be made of."""
+    if this.name in _ADDRESS_FIRST:
+        return this.operands[:1]
+    return this.operands[1:] if this.name == "arith.select" else this.operands

@@ -1,0 +1,100 @@
+"""A function arrives with all that it uses: Triton finds the same key for it, where none of its modules are."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from triton.compiler.compiler import ASTSource
+
+from compilepool.daemon.worker.parcel import NotPortable, Specialization, pack, seal
+from tests.handwritten import CASES
+from tests.triton import helpers, helpers as nested
+
+WIDTH = tl.constexpr(7)
+secret = helpers.unpicklable
+
+_ELSEWHERE = """
+import sys
+from compilepool.daemon.worker.parcel import unseal
+source, options = unseal(sys.stdin.buffer.read())
+assert not any(name.split(".")[0] in ("torch", "tests") for name in sys.modules), "it needs the program's modules"
+print(source.hash())
+"""
+
+
+def key_elsewhere(source: ASTSource) -> str:
+    """Triton's key of a source, once it has arrived in another process."""
+    told = Specialization(source.signature, source.constants, source.attrs, {"num_warps": 4})
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", _ELSEWHERE],
+        input=seal(pack(source.fn), told),
+        capture_output=True,
+        check=False,
+        cwd="/",
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode().strip()
+
+
+@triton.jit
+def inner(x, width: tl.constexpr = WIDTH):
+    return helpers.twice(x) + width + helpers.next_odd(4)
+
+
+@triton.jit
+def kernel(a: torch.Tensor, out: "tl.pointer_type", n, BLOCK: tl.constexpr):  # noqa: N803
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    nested.never_inlined(out, at, inner(tl.load(a + at, at < n)) + tl.sum(tl.load(a + at)))
+
+
+@triton.jit
+def recursive(out, n: tl.constexpr):
+    if n > 0:
+        recursive(out, n - 1)
+    else:
+        tl.store(out, 1.0)
+
+
+def closing_over(width: int) -> triton.JITFunction:
+    @triton.jit
+    def closed(out, BLOCK: tl.constexpr):  # noqa: N803
+        tl.store(out + tl.arange(0, BLOCK), width)
+
+    width = tl.constexpr(width)
+    return closed
+
+
+def test_a_function_arrives_with_its_helpers_constants_and_closure() -> None:
+    source = ASTSource(kernel, {"a": "*fp32", "out": "*fp32", "n": "i32", "BLOCK": "constexpr"}, {"BLOCK": 64})
+    assert key_elsewhere(source) == source.hash()
+    for value in (3, 4):
+        closed = ASTSource(closing_over(value), {"out": "*fp32", "BLOCK": "constexpr"}, {"BLOCK": 64})
+        assert key_elsewhere(closed) == closed.hash()
+    itself = ASTSource(recursive, {"out": "*fp32", "n": "constexpr"}, {"n": 2})
+    assert key_elsewhere(itself) == itself.hash()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_every_kernel_arrives(case) -> None:
+    constants = {**case.fixed, **case.configs[0].kwargs}
+    signature = {name: case.signature.get(name, "constexpr") for name in case.kernel.arg_names}
+    source = ASTSource(case.kernel, signature, constants)
+    assert key_elsewhere(source) == source.hash()
+
+
+def test_what_does_not_pickle_stays_behind_unless_it_is_used() -> None:
+    kernel.pre_run_hooks.append(lambda *_, **__: None)
+    kernel.launch_metadata = secret
+    try:
+        assert b"launch_metadata" not in pack(kernel)
+    finally:
+        kernel.pre_run_hooks.clear()
+        kernel.launch_metadata = None
+    with pytest.raises(NotPortable, match="RLock|lock"):
+        seal(b"", Specialization({}, {(0,): secret}, {}, {}))
