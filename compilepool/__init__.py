@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         Refused,
         WorkerCrashed,
     )
+    from compilepool.triton.autotuner import autotune
 
 __all__ = [
     "CompileCancelled",
@@ -32,10 +33,16 @@ __all__ = [
     "ProtocolError",
     "Refused",
     "WorkerCrashed",
+    "autotune",
     "connect",
 ]
 
-_HOMES = {"Pool": "compilepool.client", "connect": "compilepool.client", "CompileFuture": "compilepool.future"}
+_HOMES = {
+    "Pool": "compilepool.client",
+    "connect": "compilepool.client",
+    "CompileFuture": "compilepool.future",
+    "autotune": "compilepool.triton.autotuner",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -168,6 +168,11 @@ class Pool:
         answer, segments = self._ask_whole(functools.partial(m.ReadObject, key=key))
         return cast(m.Object, answer), segments
 
+    def find_object(self, identity: m.Identity) -> tuple[m.Object, Sequence[bytes]]:
+        """The one that is about this, whole; raises Refused when it is not there."""
+        answer, segments = self._ask_whole(functools.partial(m.FindObject, identity=identity))
+        return cast(m.Object, answer), segments
+
     def add_object(self, identity: m.Identity, contents: m.Contents, segments: Sequence[bytes]) -> None:
         """Have a result kept that the same toolchain made elsewhere; raises Refused when it can't be."""
         self._ask(functools.partial(m.AddObject, identity=identity, contents=contents), segments)

@@ -8,7 +8,7 @@ belongs to the thread that wants the kernel, as in torch's own `LambdaFuture`: t
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from typing import Any, TypeVar
 
@@ -23,22 +23,53 @@ class PoolFuture(Future[T]):
     def __init__(self) -> None:
         super().__init__()
         self.on_blocked: Callable[[], None] | None = None
+        self.hurried = False
         self.add_done_callback(_tell_who_waits)
 
     def result(self, timeout: float | None = None) -> T:
         """The result; raises a CompilePoolError, or TimeoutError after `timeout` seconds."""
-        self._blocked()
+        self.hurry()
         return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """The error that `result` would raise, or None."""
-        self._blocked()
+        self.hurry()
         return super().exception(timeout)
 
-    def _blocked(self) -> None:
+    def hurry(self) -> None:
+        """Somebody waits for it now; once, as far as the pool is told."""
+        self.hurried = True
         on_blocked, self.on_blocked = self.on_blocked, None
         if on_blocked is not None and not self.done():
             on_blocked()
+
+
+def together(name: str, futures: "Sequence[Future[Any]]", finish: Callable[[], Any]) -> "CompileFuture":
+    """A future that is done when all of these are; its result is made by `finish`, and to cancel it cancels them."""
+    whole = CompileFuture(name)
+    left = len(futures)
+    counting = threading.Lock()
+
+    def one_more(_done: "Future[Any]") -> None:
+        nonlocal left
+        with counting:
+            left -= 1
+            last = left == 0
+        if last:
+            whole.arrived(finish)
+
+    def hurry() -> None:
+        for future in futures:
+            if isinstance(future, PoolFuture):
+                future.hurry()
+
+    whole.on_blocked = hurry
+    whole.add_done_callback(lambda done: [future.cancel() for future in futures] if done.cancelled() else None)
+    for future in futures:
+        future.add_done_callback(one_more)
+    if not futures:
+        whole.arrived(finish)
+    return whole
 
 
 def _tell_who_waits(future: "Future[Any]") -> None:
@@ -82,6 +113,14 @@ class CompileFuture(PoolFuture[Any]):
             self.set_result(None)
         except InvalidStateError:
             return
+
+    def follow(self, inner: "CompileFuture") -> None:
+        """Become what another one becomes."""
+        inner.add_done_callback(lambda _: self.arrived(inner.result))
+        self.add_done_callback(lambda _: inner.cancel() if self.cancelled() else None)
+        self.on_blocked = inner.hurry
+        if self.hurried:
+            inner.hurry()
 
     def _outcome(self, timeout: float | None) -> tuple[Any, BaseException | None]:
         if self._pid != os.getpid() and not self.done():

@@ -28,7 +28,7 @@ KEYS = 500
 DIGEST_CHARACTERS = 128
 _KEY = re.compile(r"[0-9a-f]{64}")
 
-Order = m.ListObjects | m.ReadObject | m.AddObject | m.ManageObjects
+Order = m.ListObjects | m.ReadObject | m.FindObject | m.AddObject | m.ManageObjects
 Answer = tuple[m.AnyMessage] | tuple[m.AnyMessage, tuple[bytes, ...]]
 
 
@@ -80,16 +80,22 @@ def _administer(store: Store, asker: Asker, owner: str, order: Order, segments: 
             return (m.Objects(request, [_info(entry) for entry in store.entries(owner, after, PAGE)]),)
         case m.ReadObject(request, key):
             # A key becomes a file's name: nothing else may.
-            found = store.read(key, owner) if _KEY.fullmatch(key) else None
-            if found is None:
-                return _refused(request, f"the store has no object {key[:100]!r} of yours")
-            sealed, stored = found
-            return m.Object(request, sealed.identity, stored.contents), stored.segments
+            return _read(store, owner, request, key if _KEY.fullmatch(key) else "", key)
+        case m.FindObject(request, identity):
+            return _read(store, owner, request, key_of(asker.owner, identity, asker.salt), identity.recipe.name)
         case m.AddObject(request, identity, contents):
             return _add(store, asker, request, identity, Stored(contents, segments))
         case m.ManageObjects(request):
             done = _manage(store, owner, order)
             return (m.Managed(request, len(done), sum(entry.size for entry in done)),)
+
+
+def _read(store: Store, owner: str, request: int, key: str, told: str) -> Answer:
+    found = store.read(key, owner) if key else None
+    if found is None:
+        return _refused(request, f"the store has no object {told[:100]!r} of yours")
+    sealed, stored = found
+    return m.Object(request, sealed.identity, stored.contents), stored.segments
 
 
 def _add(store: Store, asker: Asker, request: int, identity: m.Identity, stored: Stored) -> Answer:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from compilepool.daemon import events as ev
+from compilepool.daemon.administration import Order
 from compilepool.daemon.estimate import Estimator
 from compilepool.daemon.identity import digest_of, identities_of, identity_of_lowering, key_of
 from compilepool.daemon.log import event as log_event, events_after
@@ -44,7 +45,7 @@ class Desk:
 
         What the store is asked is to be awaited before more is read from the peer.
         """
-        if isinstance(message, m.ListObjects | m.ReadObject | m.AddObject | m.ManageObjects) and peer.role == "client":
+        if isinstance(message, Order) and peer.role == "client":
             return self._engine.administer(peer, message, segments, size)
         if peer.role == "client":
             self._from_client(peer, message, segments, size)

@@ -152,6 +152,13 @@ class ReadObject(Message, frozen=True, tag="read-object"):
     key: str
 
 
+class FindObject(Message, frozen=True, tag="find-object"):
+    """Ask for the object of this user that is about this; answered as `ReadObject`."""
+
+    id: int
+    identity: Identity
+
+
 class AddObject(Message, frozen=True, tag="add-object"):
     """Keep a result that the same toolchain made elsewhere, as if it were made here. Segments as `Contents` says."""
 
@@ -306,6 +313,7 @@ FromClient = (
     | GetEvents
     | ListObjects
     | ReadObject
+    | FindObject
     | AddObject
     | ManageObjects
     | Stop

@@ -61,6 +61,21 @@ class Compiler:
         future = CompileFuture("prepare")
         self._preparing.submit(self.pool.request, m.Prepare, (), lambda *_: future.arrived(lambda: None), future)
 
+    def later(self, name: str, ask: Callable[[], CompileFuture]) -> CompileFuture:
+        """A future for what `ask` gives, which is called in the thread that prepares: it may take a while."""
+        whole = CompileFuture(name)
+
+        def run() -> None:
+            try:
+                inner = ask()
+            except Exception as exc:  # noqa: BLE001 - it is for whoever wants the result
+                whole.arrived(functools.partial(_raise, exc))
+                return
+            whole.follow(inner)
+
+        self._preparing.submit(run)
+        return whole
+
     def close(self) -> None:
         """Disconnect; what was not answered is no longer wanted."""
         self._preparing.shutdown(cancel_futures=True)
@@ -147,7 +162,7 @@ def _without_pool(wanted: Compilation, error: PoolUnavailable) -> Any:
     return wanted.make()
 
 
-def _raise(error: CompilePoolError) -> None:
+def _raise(error: Exception) -> None:
     raise error
 
 

@@ -83,6 +83,7 @@ SAMPLES: dict[str, tuple[m.AnyMessage, tuple[bytes, ...]]] = {
     "get-events": (m.GetEvents(4, 17), ()),
     "list-objects": (m.ListObjects(5, "ab" * 32, "team-a/1000"), ()),
     "read-object": (m.ReadObject(6, "ab" * 32), ()),
+    "find-object": (m.FindObject(6, _IDENTITY), ()),
     "add-object": (m.AddObject(7, _IDENTITY, _CONTENTS), _SEGMENTS),
     "manage-objects": (m.ManageObjects(8, "pin", ["ab" * 32]), ()),
     "stop": (m.Stop(3, now=True), ()),

@@ -1,0 +1,344 @@
+"""`compilepool.autotune`: a drop-in for `triton.autotune` whose configs are compiled side by side, by the pool.
+
+    first call --> what is known of this kernel, key and device (`timings`)?
+                      |  all configs: the best one is launched
+                      '- some are not: ask the pool for all of those at once (`warmups`), measure each on copies of what
+                         it writes (`measuring`, `guard`) as soon as it is there, keep the times
+    later calls --> one look-up, and the launch (`binding`)
+
+It is one of Triton's own autotuners, with the same arguments, hooks and results: torch.compile takes it for one, and
+does with it what it does. What is added:
+
+    first="ready"   the first call launches the first config that is there; all are measured when they are there
+    precompile      configs are compiled before the first call, for this device or others, without any GPU
+    recheck         what is best is asked once more: others may have measured since
+    pickle          it travels with its compiled kernels and without any function (`travel`)
+"""
+
+import functools
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Literal, get_args
+
+import triton
+from triton.compiler.compiler import make_backend
+from triton.runtime.autotuner import Autotuner as Tritons, Config
+from triton.runtime.errors import AutotunerError
+from triton.runtime.jit import JITFunction, MockTensor
+
+from compilepool.future import CompileFuture, together
+from compilepool.protocol.messages import Priority
+from compilepool.triton import travel
+from compilepool.triton.binding import Binding, Parameter
+from compilepool.triton.compiler import default_compiler
+from compilepool.triton.device import subject_of
+from compilepool.triton.measuring import Call, drop, measure, name_of
+from compilepool.triton.specialize import compilation_for
+from compilepool.triton.timings import TimingStore, directory
+from compilepool.triton.warmups import Warmups
+
+log = logging.getLogger("compilepool")
+
+First = Literal["best", "ready"]
+_NEVER = float("inf")
+
+
+class Autotuner(Tritons):  # type: ignore[misc]
+    """See the module's docstring; made by `autotune`."""
+
+    def __init__(self, fn: Any, arg_names: Sequence[str], *arguments: Any, first: First = "best", **named: Any) -> None:
+        if first not in get_args(First):
+            raise ValueError(f"first is 'best' or 'ready', not {first!r}")
+        super().__init__(fn, arg_names, *arguments, **named)
+        self.first: First = first
+        self.nargs: dict[str, Any] | None = None
+        self.best_config: Config | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lock = threading.RLock()
+        # What can be launched the short way, by key: its entry, and its config.
+        self._known: dict[Any, Any] = {}
+        self._configs_of: dict[Any, Config] = {}
+        self._pending: dict[Any, Warmups] = {}
+        self._travelled: dict[Any, travel.Launchable] = {}
+        self._launch: Callable[..., Any] | None = None
+        self._given = threading.local()
+
+    def __repr__(self) -> str:
+        return f"<Autotuner [{self.__name__} | configs: {len(self.configs)}, chosen: {len(self.cache)}]>"
+
+    # ---- the function
+
+    @property
+    def fn(self) -> Any:
+        """What is tuned; of an autotuner that has travelled, it is imported when it is first needed."""
+        if isinstance(self._fn, travel.Reference):
+            travel.take_over(self, self._fn.load())
+        return self._fn
+
+    @fn.setter
+    def fn(self, value: Any) -> None:
+        self._fn = value
+
+    @property
+    def __name__(self) -> str:
+        return str(self._fn.name if isinstance(self._fn, travel.Reference) else self.base_fn.__name__)
+
+    @property
+    def jit(self) -> JITFunction[Any]:
+        """Triton's own function, below heuristics."""
+        fn = self.fn
+        while not isinstance(fn, JITFunction):
+            fn = fn.fn
+        return fn
+
+    # ---- launching
+
+    def __getitem__(self, grid: Any) -> Callable[..., Any]:
+        """A function that launches: `kernel[grid](*arguments)`."""
+        launch = self._launch or self._bind()
+        if self.early_config_prune is None and self.perf_model is None:
+            return functools.partial(launch, grid)
+        return lambda *args, **kwargs: self._launch_exactly(launch, grid, args, kwargs)
+
+    def run(self, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> Any:
+        """Launch with the best config, which is found first if need be; with `warmup`, only compile it."""
+        with self._lock:
+            config = self._choose(Call(self.arg_names, args, kwargs, grid))
+        if config.pre_hook is not None and not warmup:
+            config.pre_hook({**dict(zip(self.arg_names, args, strict=False)), **kwargs, **config.all_kwargs()})
+        return self.fn.run(*args, grid=grid, warmup=warmup, **kwargs, **config.all_kwargs())
+
+    def _bind(self) -> Callable[..., Any]:
+        """The short way to launch, where there is one."""
+        parameters = self._parameters()
+        if parameters is None:
+            return lambda grid, *args, **kwargs: self.run(*args, grid=grid, warmup=False, **kwargs)
+        chosen = frozenset(name for config in self.configs for name in config.kwargs)
+        binding = Binding(parameters, [key for key in self.keys if key in self.arg_names], chosen)
+        backend = make_backend(triton.runtime.driver.active.get_current_target())
+        the_long_way = functools.partial(self._launch_long, binding)
+        kernel = None if isinstance(self._fn, travel.Reference) else self._fn
+        self._launch = binding.function(self._known, the_long_way, kernel, backend)
+        return self._launch
+
+    def _launch_exactly(
+        self, launch: Callable[..., Any], grid: Any, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Any:
+        """Who prunes is told which arguments were given by position, and which by name."""
+        self._given.call = (args, kwargs)
+        try:
+            return launch(grid, *args, **kwargs)
+        finally:
+            self._given.call = None
+
+    def _parameters(self) -> Sequence[Parameter] | None:
+        if isinstance(self._fn, travel.Reference):
+            return self._fn.parameters
+        return [Parameter.of(p) for p in self._fn.params] if isinstance(self._fn, JITFunction) else None
+
+    def _launch_long(self, binding: Binding, key: Any, grid: Any, named: dict[str, Any], more: dict[str, Any]) -> Any:
+        """What is not known yet, or is listened to: through Triton's own launch, and the short way from here on."""
+        if not more and (arrived := self._travelled.pop(key[1:], None)) is not None and arrived.result.is_loadable:
+            self._register(binding, key, arrived.config, arrived.result.load())
+            if key in self._known and self._launch is not None:
+                return self._launch(grid, **named)
+        args, kwargs = getattr(self._given, "call", None) or ((), {**named, **more})
+        kernel = self.run(*args, grid=grid, warmup=False, **kwargs)
+        config = self.best_config
+        if not more and config is not None and config.pre_hook is None and not self._pending and kernel is not None:
+            self._register(binding, key, config, kernel)
+        return kernel
+
+    def _register(self, binding: Binding, key: Any, config: Config, kernel: Any) -> None:
+        entry = binding.entry(kernel, config.all_kwargs())
+        if entry is not None:
+            self._known[key], self._configs_of[key] = entry, config
+
+    # ---- choosing
+
+    def _choose(self, call: Call) -> Config:
+        if conflicts := call.kwargs.keys() & {name for config in self.configs for name in config.kwargs}:
+            raise ValueError(f"Conflicting meta-parameters: {', '.join(sorted(conflicts))}: its configs set them")
+        self.nargs = call.positional
+        try:
+            self.best_config = self._chosen(call) if len(self.configs) > 1 else self.configs[0]
+        finally:
+            self.nargs = None
+        return self.best_config
+
+    def _chosen(self, call: Call) -> Config:
+        key = call.key(self.keys)
+        if (config := self.cache.get(key)) is not None:
+            return config
+        if (pending := self._pending.get(key)) is not None and not pending.done:
+            return pending.first_ready()
+        return self._tune(key, call)
+
+    def _tune(self, key: tuple[Any, ...], call: Call) -> Config:
+        began = time.monotonic()
+        configs: list[Config] = self.prune_configs(call.kwargs)
+        subject, store = subject_of(self.jit, call.described_key(self.keys)), _timing_store()
+        with store.measuring(subject):
+            known = store.load(subject)
+            missing = [config for config in configs if name_of(config) not in known]
+            if missing:
+                # Beside the one that was best before: times of another day are not quite of this one.
+                wanted = [*missing, *(config for config in configs if name_of(config) == _best_of(known, configs))]
+                warmups = self._pending.pop(key, None) or self._warm(wanted, call)
+                if self.first == "ready" and not warmups.done:
+                    self._pending[key] = warmups
+                    return warmups.first_ready()
+                known = store.add(subject, measure(self, warmups, call))
+        return self._settle(key, call, {config: known.get(name_of(config)) for config in configs}, began)
+
+    def _settle(self, key: tuple[Any, ...], call: Call, times: Mapping[Config, float | None], began: float) -> Config:
+        self.configs_timings = {config: _NEVER if taken is None else taken for config, taken in times.items()}
+        self.bench_time = time.monotonic() - began
+        config = min(self.configs_timings, key=lambda config: self.configs_timings[config])
+        if self.configs_timings[config] == _NEVER:
+            raise AutotunerError(f"none of the {len(times)} configs of {self.__name__} can be launched here")
+        self.cache[key] = config
+        # As Triton does: the first call's own launch finds what hooks would have left to it.
+        self.pre_hook(call.values(config), reset_only=True)
+        log.debug("%s, key %s: %s, after %.2f s", self.__name__, key, config, self.bench_time)
+        return config
+
+    def _warm(self, configs: Sequence[Config], call: Call, priority: Priority = "foreground") -> Warmups:
+        warmups = Warmups(default_compiler(), priority)
+        for config in configs:
+            named = {**call.kwargs, **config.all_kwargs()}
+            warmups.add(config, functools.partial(self.fn.run, *call.args, grid=call.grid, warmup=True, **named))
+        return warmups
+
+    # ---- before the first call, and after others
+
+    def precompile(
+        self, *args: Any, targets: Sequence[str] | None = None, grid: Any = (1,), **kwargs: Any
+    ) -> "Future[list[Any]]":
+        """Have every config compiled, in the background; arguments are values, tensors, or types of torch's.
+
+        targets: 'cuda:90', 'hip:gfx942', ...; default: this process's device. Those that are named need no GPU.
+        The future's result: the compiled kernels, target by target; configs that can't be compiled are left out.
+        """
+        compiler = default_compiler()
+        if targets is not None:
+            wanted = [
+                compilation_for(self.fn, target, args, {**kwargs, **config.all_kwargs()})
+                for target in targets
+                for config in self.configs
+            ]
+            futures = [compiler.submit(one, "background") for one in wanted]
+            return together(self.__name__, futures, lambda: _those_that_compile(futures))
+        call = Call(self.arg_names, [MockTensor.wrap_dtype(arg) for arg in args], kwargs, grid)
+        device = triton.runtime.driver.active.get_current_device()
+
+        def ask() -> CompileFuture:
+            triton.runtime.driver.active.set_current_device(device)
+            warmups = self._warm(self.configs, call, "background")
+            return together(self.__name__, warmups.futures, functools.partial(_compiled, warmups))
+
+        return compiler.later(self.__name__, ask)
+
+    def warmup(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """Compile every config and wait, as Triton's own does."""
+        return self.precompile(*args, **kwargs).result()
+
+    def recheck(self) -> None:
+        """Forget what was chosen: the next call takes what is best by now, and measures what nobody has."""
+        with self._lock:
+            self.cache.clear()
+            self._known.clear()
+            self._configs_of.clear()
+
+    # ---- travelling
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Plain values, without any function; see `travel`."""
+        return travel.state_of(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._begin()
+        travel.restore(self, state)
+
+    def prepare_for_pickle(self) -> Any:
+        """Let go of the function and all hooks; what `restore_after_unpickle` takes to put them back."""
+        return travel.let_go(self)
+
+    def restore_after_unpickle(self, old: Any = None) -> None:
+        """Put back what `prepare_for_pickle` gave; None: the function is imported when it is needed."""
+        if old is not None:
+            self.__dict__.update(old)
+
+
+def _timing_store() -> TimingStore:
+    return TimingStore(directory(os.environ), default_compiler().pool)
+
+
+def _best_of(known: Mapping[str, float | None], configs: Sequence[Config]) -> str | None:
+    names = {name_of(config) for config in configs}
+    times = {name: taken for name, taken in known.items() if taken is not None and name in names}
+    return min(times, key=lambda name: times[name]) if times else None
+
+
+def _compiled(warmups: Warmups) -> list[Any]:
+    return [kernel for _, kernel in warmups.as_compiled(drop) if kernel is not None]
+
+
+def _those_that_compile(futures: Sequence["Future[Any]"]) -> list[Any]:
+    kernels = []
+    for future in futures:
+        try:
+            kernels.append(future.result())
+        except Exception as exc:  # noqa: BLE001 - `drop` raises what is no config's own
+            drop(None, exc)
+    return kernels
+
+
+def autotune(
+    configs: Sequence[Config],
+    key: Sequence[str],
+    prune_configs_by: Mapping[str, Any] | None = None,
+    reset_to_zero: Sequence[str] | None = None,
+    restore_value: Sequence[str] | None = None,
+    pre_hook: Callable[..., Any] | None = None,
+    post_hook: Callable[..., Any] | None = None,
+    warmup: int | None = None,
+    rep: int | None = None,
+    use_cuda_graph: bool = False,
+    do_bench: Callable[..., Any] | None = None,
+    cache_results: bool = False,
+    *,
+    first: First = "best",
+) -> Callable[[Any], Autotuner]:
+    """Tune a `@triton.jit` function over configs; arguments as of `triton.autotune` (triton/runtime/autotuner.py).
+
+    cache_results: taken, and nothing is added: times are always kept
+    first: 'best', or 'ready': the first call launches the first config that is there
+    """
+
+    def decorate(fn: Any) -> Autotuner:
+        return Autotuner(
+            fn,
+            fn.arg_names,
+            list(configs),
+            list(key),
+            reset_to_zero,
+            restore_value,
+            pre_hook=pre_hook,
+            post_hook=post_hook,
+            prune_configs_by=prune_configs_by,
+            warmup=warmup,
+            rep=rep,
+            use_cuda_graph=use_cuda_graph,
+            do_bench=do_bench,
+            cache_results=cache_results,
+            first=first,
+        )
+
+    return decorate
