@@ -47,6 +47,10 @@ First = Literal["best", "ready"]
 _NEVER = float("inf")
 
 
+class NotLaunchable(RuntimeError):
+    """A kernel that the shortest way can't launch; the message says which can."""
+
+
 class Autotuner(Tritons):  # type: ignore[misc]
     """See the module's docstring; made by `autotune`."""
 
@@ -114,13 +118,32 @@ class Autotuner(Tritons):  # type: ignore[misc]
             config.pre_hook({**dict(zip(self.arg_names, args, strict=False)), **kwargs, **config.all_kwargs()})
         return self.fn.run(*args, grid=grid, warmup=warmup, **kwargs, **config.all_kwargs())
 
+    def launcher(self, *args: Any, grid: Any, **kwargs: Any) -> Callable[..., Any]:
+        """`launch(*arguments)` with the config that is best for these arguments, and as little in between as can be.
+
+        Nothing is checked: later arguments must be like these in type, alignment to 16 bytes, divisibility by 16 and
+        being 1. No hook is called. grid: a tuple, or a function of the arguments by name.
+        """
+        call = Call(self.arg_names, args, kwargs, grid)
+        with self._lock:
+            config = self._choose(call)
+        kernel = self.fn.run(*args, grid=grid, warmup=True, **kwargs, **config.all_kwargs())
+        binding = self._binding()
+        if binding is None or binding.entry(kernel, config.all_kwargs()) is None:
+            raise NotLaunchable(f"{self.__name__} has heuristics, scratch memory or descriptors: launch it by [grid]")
+        return binding.launcher(kernel, config.all_kwargs(), grid)
+
+    def _binding(self) -> Binding | None:
+        parameters = self._parameters()
+        chosen = frozenset(name for config in self.configs for name in config.kwargs)
+        keys = [key for key in self.keys if key in self.arg_names]
+        return None if parameters is None else Binding(parameters, keys, chosen)
+
     def _bind(self) -> Callable[..., Any]:
         """The short way to launch, where there is one."""
-        parameters = self._parameters()
-        if parameters is None:
+        binding = self._binding()
+        if binding is None:
             return lambda grid, *args, **kwargs: self.run(*args, grid=grid, warmup=False, **kwargs)
-        chosen = frozenset(name for config in self.configs for name in config.kwargs)
-        binding = Binding(parameters, [key for key in self.keys if key in self.arg_names], chosen)
         backend = make_backend(triton.runtime.driver.active.get_current_target())
         the_long_way = functools.partial(self._launch_long, binding)
         kernel = None if isinstance(self._fn, travel.Reference) else self._fn

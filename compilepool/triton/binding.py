@@ -9,6 +9,7 @@ it looks at is looked at here too, except for variables of the environment: thos
 Kernels that need scratch memory, host-side descriptors or a config's own `pre_hook` always go the long way.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -133,6 +134,34 @@ class Binding:
                 yield "*"
             yield f"{p.name}=default_{p.name}" if p.has_default else p.name
 
+    def launcher(self, kernel: Any, values: dict[str, Any], grid: Any) -> Callable[..., Any]:
+        """`launch(*arguments)`: of one compiled kernel, for arguments like those that it was compiled for."""
+        driver = triton.runtime.driver.active
+        given = [p for p in self.parameters if p.name not in self.chosen]
+        names = [p.name for p in given]
+        bound = ", ".join(f"'{p.name}': {p.name}" for p in self.parameters)
+        passed, call = _direct_call(kernel, [p.name for p in self.parameters])
+        lines = [
+            f"def launch({', '.join(self._signature())}):",
+            *([f"    grid = find_grid({{{bound}}})", *_GRID] if callable(grid) else []),
+            f"    {call}",
+        ]
+        g0, g1, g2 = (*((1,) if callable(grid) else grid), 1, 1)[:3]
+        space: dict[str, Any] = {
+            **passed,
+            **{name: value for name, value in values.items() if name in self.chosen},
+            **{f"default_{p.name}": p.default for p in given if p.has_default},
+            "find_grid": grid,
+            "g0": g0,
+            "g1": g1,
+            "g2": g2,
+            "device": driver.get_current_device(),
+            "stream": driver.get_current_stream,
+        }
+        exec("\n".join(lines), space)  # noqa: S102 - as above
+        made: Callable[..., Any] = space["launch"]
+        return made
+
     def entry(self, kernel: Any, values: dict[str, Any]) -> tuple[Any, ...] | None:
         """How a compiled kernel is launched with the values of its config; None: not this way."""
         launcher = kernel.run
@@ -159,6 +188,61 @@ def _changed(used: dict[Any, Any]) -> bool:
     """Whether a global that a kernel was compiled with has another value: Triton says so, on the long way."""
     missing = object()
     return any(space.get(name, missing) != value for (name, _), (value, space) in used.items())
+
+
+_GRID = (
+    "    size = len(grid)",
+    "    g0, g1, g2 = grid[0], grid[1] if size > 1 else 1, grid[2] if size > 2 else 1",
+)
+# Of torch's launcher, which Inductor's kernels use (torch/_inductor/runtime/static_triton_launcher.py, type_mappings).
+_STATIC_TYPES = {
+    "i8": "b",
+    "i16": "h",
+    "i32": "i",
+    "i64": "l",
+    "u8": "B",
+    "u16": "H",
+    "u32": "I",
+    "u64": "K",
+    "fp32": "f",
+    "fp64": "d",
+}
+
+
+def _direct_call(kernel: Any, names: Sequence[str]) -> tuple[dict[str, Any], str]:
+    """How a kernel is launched with the least in between: what the call uses, and its text."""
+    launcher = kernel.run
+    told: dict[str, Any] = {
+        "f": kernel.function,
+        "packed": kernel.packed_metadata,
+        "coop": getattr(launcher, "launch_cooperative_grid", False),
+        "pdl": getattr(launcher, "launch_pdl", False),
+        "notes": getattr(launcher, "arg_annotations", None),
+        "signature": getattr(launcher, "kernel_signature", None),
+    }
+    if (static := _static_call(kernel, told)) is not None:
+        return static
+    form = _call_form()
+    c = launcher if form is _BY_ITS_LAUNCHER else launcher.launch
+    return {**told, "c": c}, form.format(arguments="".join(f"{name}, " for name in names))
+
+
+def _static_call(kernel: Any, told: dict[str, Any]) -> tuple[dict[str, Any], str] | None:
+    """By torch's own launcher in C++, if there is one and the kernel is one of those that it launches."""
+    if "torch" not in sys.modules or told["coop"] or told["pdl"] or kernel.metadata.num_ctas != 1:
+        return None
+    static = getattr(sys.modules["torch"]._C, "_StaticCudaLauncher", None)
+    passed = {name: type_ for name, type_ in kernel.src.signature.items() if type_ != "constexpr"}
+    types = ["O" if str(type_).startswith("*") else _STATIC_TYPES.get(str(type_)) for type_ in passed.values()]
+    if static is None or kernel.metadata.target.backend != "cuda" or None in types:
+        return None
+    # Scratch memory is two more pointers, and nobody wants any.
+    types += ["O", "O"]
+    arguments = "".join(f"{name}, " for name in (*passed, "None", "None"))
+    call = f"c(f, g0, g1, g2, warps, shared, types, ({arguments}), stream(device))"
+    metadata = kernel.metadata
+    more = {"c": static._launch_kernel, "warps": metadata.num_warps, "shared": metadata.shared}
+    return {**told, **more, "types": "".join(str(one) for one in types)}, call
 
 
 class _Nobody:
