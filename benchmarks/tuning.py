@@ -1,9 +1,9 @@
-"""From cold to tuned: a matmul's configs, with triton.autotune, Triton's AsyncCompileMode over threads, and compilepool.
+"""From cold to tuned: a matmul's configs, with triton.autotune, Triton's AsyncCompileMode on threads, and compilepool.
 
     python -m benchmarks.tuning [--configs 8,24,64] [--rounds 1] [--json]
 
-Each in a process of its own with empty caches, taking turns; the pool's daemon and forkserver are ready, as they are on a
-host that has them (the first round starts them). `compiled`: seconds until every config is compiled; `tuned`: until the
+Each in a process of its own with empty caches, taking turns; the pool's daemon and forkserver are ready, as they are on
+a host that has them (the first round starts them). `compiled`: seconds until every config is compiled; `tuned`: until the
 first call has returned. `blocked`: the longest time for which the main thread could not run while the pool compiled.
 `as good`: the time of the config that compilepool chose, over that of triton.autotune's, measured in turns.
 """

@@ -138,7 +138,6 @@ class Binding:
         """`launch(*arguments)`: of one compiled kernel, for arguments like those that it was compiled for."""
         driver = triton.runtime.driver.active
         given = [p for p in self.parameters if p.name not in self.chosen]
-        names = [p.name for p in given]
         bound = ", ".join(f"'{p.name}': {p.name}" for p in self.parameters)
         passed, call = _direct_call(kernel, [p.name for p in self.parameters])
         lines = [

@@ -147,7 +147,9 @@ def test_matrices_of_odd_sizes_and_views(compiler: Compiler) -> None:
         c = torch.empty(m, n, device="cuda", dtype=torch.float16)
         for _ in range(2):
             c.zero_()
-            kernel[lambda meta: (triton.cdiv(m, meta["BLOCK_M"]) * triton.cdiv(n, meta["BLOCK_N"]),)](
-                a, b, c, m, n, k, *a.stride(), *b.stride(), *c.stride()
-            )
+            kernel[_grid](a, b, c, m, n, k, *a.stride(), *b.stride(), *c.stride())
             torch.testing.assert_close(c, a @ b, rtol=2e-2, atol=2e-2)
+
+
+def _grid(meta: dict[str, Any]) -> tuple[int, ...]:
+    return (triton.cdiv(meta["M"], meta["BLOCK_M"]) * triton.cdiv(meta["N"], meta["BLOCK_N"]),)
