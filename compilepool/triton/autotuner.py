@@ -32,10 +32,11 @@ from triton.runtime.jit import JITFunction, MockTensor
 
 from compilepool.future import CompileFuture, together
 from compilepool.protocol.messages import Priority
-from compilepool.triton import travel
-from compilepool.triton.binding import Binding, Parameter
+from compilepool.triton import launching, travel
+from compilepool.triton.binding import Binding
 from compilepool.triton.compiler import default_compiler
 from compilepool.triton.device import subject_of
+from compilepool.triton.launching import Parameter
 from compilepool.triton.measuring import Call, drop, measure, name_of
 from compilepool.triton.specialize import compilation_for
 from compilepool.triton.timings import TimingStore, directory
@@ -128,10 +129,11 @@ class Autotuner(Tritons):  # type: ignore[misc]
         with self._lock:
             config = self._choose(call)
         kernel = self.fn.run(*args, grid=grid, warmup=True, **kwargs, **config.all_kwargs())
-        binding = self._binding()
-        if binding is None or binding.entry(kernel, config.all_kwargs()) is None:
+        parameters = self._parameters()
+        made = parameters and launching.launcher(kernel, parameters, config.kwargs, None if callable(grid) else grid)
+        if not made:
             raise NotLaunchable(f"{self.__name__} has heuristics, scratch memory or descriptors: launch it by [grid]")
-        return binding.launcher(kernel, config.all_kwargs(), grid)
+        return functools.partial(made, grid) if callable(grid) else made
 
     def _binding(self) -> Binding | None:
         parameters = self._parameters()
@@ -179,9 +181,9 @@ class Autotuner(Tritons):  # type: ignore[misc]
         return kernel
 
     def _register(self, binding: Binding, key: Any, config: Config, kernel: Any) -> None:
-        entry = binding.entry(kernel, config.all_kwargs())
-        if entry is not None:
-            self._known[key], self._configs_of[key] = entry, config
+        launch = launching.launcher(kernel, binding.parameters, config.kwargs)
+        if launch is not None:
+            self._known[key], self._configs_of[key] = (kernel, launch), config
 
     # ---- choosing
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from triton.runtime.autotuner import Config
 from triton.runtime.jit import JITFunction
 
-from compilepool.triton.binding import Parameter
+from compilepool.triton.launching import Parameter
 from compilepool.triton.measuring import name_of
 from compilepool.triton.results import CompileResult
 
