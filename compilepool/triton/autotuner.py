@@ -130,7 +130,8 @@ class Autotuner(Tritons):  # type: ignore[misc]
             config = self._choose(call)
         kernel = self.fn.run(*args, grid=grid, warmup=True, **kwargs, **config.all_kwargs())
         parameters = self._parameters()
-        made = parameters and launching.launcher(kernel, parameters, config.kwargs, None if callable(grid) else grid)
+        fixed = None if callable(grid) else grid
+        made = None if parameters is None else launching.launcher(kernel, parameters, config.kwargs, fixed)
         if not made:
             raise NotLaunchable(f"{self.__name__} has heuristics, scratch memory or descriptors: launch it by [grid]")
         return functools.partial(made, grid) if callable(grid) else made
