@@ -11,6 +11,7 @@ does with it what it does. What is added:
 
     first="ready"   the first call launches the first config that is there; all are measured when they are there
     precompile      configs are compiled before the first call, for this device or others, without any GPU
+    descend         better configs are looked for beside the best one of those that were given (`descent`)
     recheck         what is best is asked once more: others may have measured since
     pickle          it travels with its compiled kernels and without any function (`travel`)
 """
@@ -35,11 +36,12 @@ from compilepool.protocol.messages import Priority
 from compilepool.triton import launching, travel
 from compilepool.triton.binding import Binding
 from compilepool.triton.compiler import default_compiler
+from compilepool.triton.descending import Report, descend
 from compilepool.triton.device import subject_of
 from compilepool.triton.launching import Parameter
 from compilepool.triton.measuring import Call, drop, measure, name_of
 from compilepool.triton.specialize import compilation_for
-from compilepool.triton.timings import TimingStore, directory
+from compilepool.triton.timings import Subject, TimingStore, directory
 from compilepool.triton.warmups import Warmups
 
 log = logging.getLogger("compilepool")
@@ -55,11 +57,21 @@ class NotLaunchable(RuntimeError):
 class Autotuner(Tritons):  # type: ignore[misc]
     """See the module's docstring; made by `autotune`."""
 
-    def __init__(self, fn: Any, arg_names: Sequence[str], *arguments: Any, first: First = "best", **named: Any) -> None:
+    def __init__(
+        self,
+        fn: Any,
+        arg_names: Sequence[str],
+        *arguments: Any,
+        first: First = "best",
+        descend: bool = False,
+        **named: Any,
+    ) -> None:
         if first not in get_args(First):
             raise ValueError(f"first is 'best' or 'ready', not {first!r}")
         super().__init__(fn, arg_names, *arguments, **named)
         self.first: First = first
+        self.descend = descend
+        self.report: Report | None = None
         self.nargs: dict[str, Any] | None = None
         self.best_config: Config | None = None
         self._begin()
@@ -216,12 +228,31 @@ class Autotuner(Tritons):  # type: ignore[misc]
             if missing:
                 # Beside the one that was best before: times of another day are not quite of this one.
                 wanted = [*missing, *(config for config in configs if name_of(config) == _best_of(known, configs))]
-                warmups = self._pending.pop(key, None) or self._warm(wanted, call)
+                warmups = self._pending.pop(key, None) or self.warm(wanted, call)
                 if self.first == "ready" and not warmups.done:
                     self._pending[key] = warmups
                     return warmups.first_ready()
                 known = store.add(subject, measure(self, warmups, call))
-        return self._settle(key, call, {config: known.get(name_of(config)) for config in configs}, began)
+            times = {config: known.get(name_of(config)) for config in configs}
+            if self.descend:
+                times |= self._descend(call, times, known, subject, store)
+        return self._settle(key, call, times, began)
+
+    def _descend(
+        self,
+        call: Call,
+        times: Mapping[Config, float | None],
+        known: Mapping[str, float | None],
+        subject: Subject,
+        store: TimingStore,
+    ) -> dict[Config, float | None]:
+        """A better config than those that were given, if there is one nearby; with its time."""
+        start = min(times, key=lambda config: _NEVER if (taken := times[config]) is None else taken)
+        if times[start] is None:
+            return {}
+        found, measured, self.report = descend(self, call, start, known)
+        known = store.add(subject, measured) if measured else known
+        return {found: known.get(name_of(found))}
 
     def _settle(self, key: tuple[Any, ...], call: Call, times: Mapping[Config, float | None], began: float) -> Config:
         self.configs_timings = {config: _NEVER if taken is None else taken for config, taken in times.items()}
@@ -235,7 +266,8 @@ class Autotuner(Tritons):  # type: ignore[misc]
         log.debug("%s, key %s: %s, after %.2f s", self.__name__, key, config, self.bench_time)
         return config
 
-    def _warm(self, configs: Sequence[Config], call: Call, priority: Priority = "foreground") -> Warmups:
+    def warm(self, configs: Sequence[Config], call: Call, priority: Priority = "foreground") -> Warmups:
+        """Have configs compiled for a call; they are where its launch looks for them, once they are taken."""
         warmups = Warmups(default_compiler(), priority)
         for config in configs:
             named = {**call.kwargs, **config.all_kwargs()}
@@ -266,7 +298,7 @@ class Autotuner(Tritons):  # type: ignore[misc]
 
         def ask() -> CompileFuture:
             triton.runtime.driver.active.set_current_device(device)
-            warmups = self._warm(self.configs, call, "background")
+            warmups = self.warm(self.configs, call, "background")
             return together(self.__name__, warmups.futures, functools.partial(_compiled, warmups))
 
         return compiler.later(self.__name__, ask)
@@ -341,11 +373,14 @@ def autotune(
     cache_results: bool = False,
     *,
     first: First = "best",
+    descend: bool = False,
 ) -> Callable[[Any], Autotuner]:
     """Tune a `@triton.jit` function over configs; arguments as of `triton.autotune` (triton/runtime/autotuner.py).
 
     cache_results: taken, and nothing is added: times are always kept
     first: 'best', or 'ready': the first call launches the first config that is there
+    descend: look for a better config beside the best one, by coordinate descent: block lengths, warps and stages. Every
+        block length that is a power of two may be changed; what must not be is for `prune_configs_by` to say
     """
 
     def decorate(fn: Any) -> Autotuner:
@@ -365,6 +400,7 @@ def autotune(
             do_bench=do_bench,
             cache_results=cache_results,
             first=first,
+            descend=descend,
         )
 
     return decorate

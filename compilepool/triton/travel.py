@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from compilepool.triton.autotuner import Autotuner
 
 FORMAT = 1
-_PLAIN = ("arg_names", "keys", "reset_to_zero", "restore_value", "first", "configs_top_k")
+_PLAIN = ("arg_names", "keys", "reset_to_zero", "restore_value", "first", "descend", "configs_top_k")
 _CONFIG = ("kwargs", "num_warps", "num_stages", "num_ctas", "maxnreg", "ir_override")
 # What a program hangs on an autotuner, and is a function or holds one.
 _LET_GO = ("_fn", "base_fn", "pre_hook", "post_hook", "perf_model", "early_config_prune", "_do_bench", "do_bench")
@@ -150,7 +150,7 @@ def restore(tuner: "Autotuner", state: dict[str, Any]) -> None:
     tuner.cache = {key: config(described) for key, described in state["chosen"]}
     tuner.configs_timings = {config(described): taken for described, taken in state["times"]}
     tuner._travelled = {key: Launchable(config(told), result) for key, told, result in state["kernels"]}
-    tuner.nargs = tuner.best_config = None
+    tuner.nargs = tuner.best_config = tuner.report = None
     tuner.pre_hook, tuner.post_hook = _no_pre_hook, _no_post_hook
     tuner.perf_model = tuner.early_config_prune = tuner._do_bench = None
 

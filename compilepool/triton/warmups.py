@@ -4,6 +4,7 @@
 while one is being measured, the pool compiles the next.
 """
 
+import inspect
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from triton.runtime import _async_compile
 from triton.runtime.autotuner import Config
 
+from compilepool.future import CompileFuture
 from compilepool.protocol.messages import Priority
 from compilepool.triton.compiler import Compiler
 from compilepool.triton.executor import Executor
@@ -35,6 +37,23 @@ class Warmups:
     def done(self) -> bool:
         """Whether all are there."""
         return all(future.done() for future in self.futures)
+
+    def wait(self) -> None:
+        """Until all are there."""
+        for future in self.futures:
+            if isinstance(future, CompileFuture):
+                future.hurry()
+        wait(self.futures)
+
+    def cancel(self) -> None:
+        """Nobody wants them any more; what other processes wait for goes on.
+
+        Triton keeps what it has asked for where launches look for kernels: there it is taken away.
+        """
+        for future_kernel in self._mode.future_kernels.values():
+            if future_kernel.future.cancel():
+                kept = inspect.getclosurevars(future_kernel.finalize_compile).nonlocals
+                kept["kernel_cache"].pop(kept["key"], None)
 
     def add(self, config: Config, warm: Callable[[], Any]) -> None:
         """Ask for a config; `warm` is Triton's own warm-up of it."""

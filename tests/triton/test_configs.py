@@ -15,13 +15,15 @@ from compilepool.triton import configs, grids
 from compilepool.triton.configs import Hints
 from compilepool.triton.shapes import Device, NoConfig
 
+pytestmark = pytest.mark.skipif(
+    tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13), reason="the rules are those of torch 2.13"
+)
+
 H100 = Device()
 A100 = Device(major=8, multiprocessors=108)
 B200 = Device(major=10, multiprocessors=148)
 MI300 = Device("hip", 9, 304, 65536 * 2, 2048, 64)
-CURRENT = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
-# Before, wavefronts of 64 threads and Blackwell's shorter blocks were told by other means, or not at all.
-DEVICES = [A100, H100, B200, MI300] if CURRENT else [A100, H100]
+DEVICES = [A100, H100, B200, MI300]
 LENGTHS = [1, 2, 8, 64, 128, 256, 512, 1024, 2048, 4096, 1 << 15, 1 << 20, 1 << 27]
 REDUCES = {
     "inner": ReductionHint.INNER,
@@ -207,7 +209,6 @@ def test_the_others(on: Callable[[Device], dict[str, Any]], monkeypatch: pytest.
             configs.pointwise(wrong, Hints(), H100)
 
 
-@pytest.mark.skipif(not CURRENT, reason="before torch 2.13 the rule is part of a function that compiles")
 def test_a_block_is_halved_by_torchs_rule(on: Callable[[Device], dict[str, Any]]) -> None:
     halved = 0
     told = itertools.product((H100, MI300), (16, 40, 128, 255), (64, 4096, 1 << 20), (64, 2048), (4, 16))
