@@ -7,6 +7,7 @@ a host that has them (a first call starts them). `compiled`: seconds until every
 first call has returned. `blocked`: the longest that the main thread, which looks at its clock twice a millisecond, was
 kept from it while the pool compiled.
 `as good`: the time of the config that compilepool chose, over that of triton.autotune's, measured in turns.
+Then a coordinate descent from two configs, with and without the next candidates being compiled ahead.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 WAYS = ("triton.autotune", "AsyncCompileMode, threads", "compilepool")
+DESCENTS = ("descent, nothing ahead", "descent, compiled ahead")
 _BEAT = 0.0005
 M, N, K = 2048, 2048, 2048
 
@@ -52,6 +54,8 @@ def _rounds(counts: list[int], rounds: int) -> Iterator[dict[str, Any]]:
                 for count in counts:
                     for way in WAYS:
                         yield _one(way, count, root, socket, f"{turn}-{count}-{WAYS.index(way)}")
+                for way in DESCENTS:
+                    yield _one(way, 2, root, socket, f"{turn}-{way}")
         finally:
             daemon.terminate()
             daemon.wait()
@@ -91,6 +95,8 @@ def _child(way: str, count: int) -> dict[str, float]:
     # What every process does once, whoever compiles: Triton's digest of itself, and its driver.
     triton.runtime.cache.triton_key()
     triton.runtime.driver.active.get_current_target()
+    if way in DESCENTS:
+        return _descend(way, configs, matmul, arguments, grid)
     tune = compilepool.autotune if way == WAYS[2] else triton.autotune
     kernel = tune(configs, key=["M", "N", "K"])(matmul)
     began = time.perf_counter()
@@ -104,6 +110,20 @@ def _child(way: str, count: int) -> dict[str, float]:
     if way == WAYS[2] and count > 1:
         told["as_good"] = _compare(kernel, triton.autotune(configs, key=["M", "N", "K"])(matmul), arguments, grid)
     return told
+
+
+def _descend(way: str, configs: Any, matmul: Any, arguments: list[Any], grid: Any) -> dict[str, float]:
+    """The same descent with and without compiles ahead of it: for how much of it a compiler was waited for."""
+    import compilepool
+    from compilepool.triton import descending
+
+    if way == DESCENTS[0]:
+        descending.descend.__defaults__ = (0,)
+    kernel = compilepool.autotune(configs, key=["M", "N", "K"], descend=True)(matmul)
+    kernel[grid](*arguments)
+    report = kernel.report
+    assert report is not None
+    return {"measured": report.measured, "steps": report.steps, "took": report.took, "waited": report.waited}
 
 
 def _fresh(matmul: Any) -> None:
@@ -153,12 +173,17 @@ def _compare(ours: Any, theirs: Any, arguments: list[Any], grid: Any) -> float:
 
 def _table(results: list[dict[str, Any]]) -> str:
     lines = [f"{'configs':>7} {'way':<28} {'compiled':>10} {'tuned':>10} {'blocked':>10} {'as good':>8} {'faster':>7}"]
-    for one in results:
+    for one in (one for one in results if one["way"] in WAYS):
         first = next(r for r in results if r["configs"] == one["configs"] and r["way"] == WAYS[0])
         good = f"{one['as_good']:.3f}" if "as_good" in one else ""
         lines.append(
             f"{one['configs']:>7} {one['way']:<28} {one['compiled']:>8.2f} s {one['tuned']:>8.2f} s "
             f"{1000 * one['blocked']:>7.1f} ms {good:>8} {first['compiled'] / one['compiled']:>6.1f}x"
+        )
+    for one in (one for one in results if one["way"] in DESCENTS):
+        lines.append(
+            f"{one['way']}: {one['measured']} configs measured, {one['steps']} steps, {one['took']:.2f} s, "
+            f"of it {one['waited']:.2f} s waiting for compilers"
         )
     return "\n".join(lines) + "\n"
 

@@ -88,10 +88,11 @@ class Frontend(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Facts(msgspec.Struct, frozen=True):
     """What a compile has found out about a hand-written kernel.
 
-    writes: the arguments through which it writes; None: that can't be told
+    reads, writes: the arguments through which it does; None: that can't be told
     writes_elsewhere: it writes through addresses too that it reads from memory
     """
 
+    reads: list[str] | None = None
     writes: list[str] | None = None
     writes_elsewhere: bool = False
 

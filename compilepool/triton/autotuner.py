@@ -42,6 +42,7 @@ from compilepool.triton.launching import Parameter
 from compilepool.triton.measuring import Call, drop, measure, name_of
 from compilepool.triton.specialize import compilation_for
 from compilepool.triton.timings import Subject, TimingStore, directory
+from compilepool.triton.traffic import open_reports
 from compilepool.triton.warmups import Warmups
 
 log = logging.getLogger("compilepool")
@@ -189,6 +190,8 @@ class Autotuner(Tritons):  # type: ignore[misc]
         args, kwargs = getattr(self._given, "call", None) or ((), {**named, **more})
         kernel = self.run(*args, grid=grid, warmup=False, **kwargs)
         config = self.best_config
+        for report in open_reports if config is not None and kernel is not None else ():
+            report.launched(self, Call(self.arg_names, args, kwargs, grid), config, kernel)
         if not more and config is not None and config.pre_hook is None and not self._pending and kernel is not None:
             self._register(binding, key, config, kernel)
         return kernel

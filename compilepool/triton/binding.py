@@ -18,11 +18,13 @@ from triton._C.libtriton import native_specialize_impl
 from triton.backends.compiler import BaseBackend
 
 from compilepool.triton.launching import Parameter, generate, passed_on, signature
+from compilepool.triton.traffic import open_reports
 
 _TEXT = """
 def @launch({parameters}):
     @key = (@current_device(), {key})
-    @found = None if @options or @runtime.debug or @enter.calls or @leave.calls or @hooks else @known.get(@key)
+    @heard = @options or @runtime.debug or @enter.calls or @leave.calls or @hooks or @reports
+    @found = None if @heard else @known.get(@key)
     if @found is None or (@used and @changed(@used)):
         return @the_long_way(@key, @grid, {named}, @options)
     @found[1](@grid, {arguments})
@@ -60,6 +62,7 @@ class Binding:
             "leave": runtime.launch_exit_hook or _NOBODY,
             "hooks": kernel.pre_run_hooks if kernel else (),
             "used": kernel.used_global_vals if kernel else {},
+            "reports": open_reports,
             "changed": _changed,
             "specialize": native_specialize_impl,
             "backend": backend,

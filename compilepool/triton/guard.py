@@ -2,7 +2,7 @@
 
 A copy has the strides of its tensor and the alignment of its address, since kernels are compiled for that. Where the
 device has no room for a copy, the tensor's contents are kept in the host's memory, the kernel runs on the tensor, and
-the contents are put back. Which arguments a kernel writes is found from its TTIR (`worker/writes.py`).
+the contents are put back. Which arguments a kernel writes is found from its TTIR (`worker/accesses.py`).
 """
 
 import contextlib

@@ -70,7 +70,7 @@ def measure(tuner: "Autotuner", warmups: Warmups, call: Call) -> dict[str, float
     with guarded({**call.positional, **call.kwargs}, tuner.__name__) as guard:
         for config, kernel in warmups.as_compiled(drop):
             usable = kernel is not None and _fits(kernel)
-            times[name_of(config)] = _time(tuner, config, guard.for_kernel(kernel), call.grid) if usable else None
+            times[name_of(config)] = time_of(tuner, config, guard.for_kernel(kernel), call.grid) if usable else None
     return times
 
 
@@ -82,7 +82,8 @@ def drop(config: Config | None, error: Exception) -> None:
         log.warning("a config is left out%s: %s", f" ({config})" if config else "", error)
 
 
-def _time(tuner: "Autotuner", config: Config, arguments: Mapping[str, Any], grid: Any) -> float | None:
+def time_of(tuner: "Autotuner", config: Config, arguments: Mapping[str, Any], grid: Any) -> float | None:
+    """Milliseconds of one config with these arguments, which it may spoil; None: it can't be launched here."""
     values = {**arguments, **config.all_kwargs()}
 
     def launch() -> None:

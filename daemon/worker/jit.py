@@ -21,7 +21,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler.compiler import make_backend
 from triton.runtime.cache import get_cache_key
 
-from compilepool.daemon.worker import lowering, note, writes
+from compilepool.daemon.worker import accesses, lowering, note
 from compilepool.daemon.worker.binary import resources
 from compilepool.daemon.worker.driver import HeadlessDriver
 from compilepool.daemon.worker.files import read_plain
@@ -98,7 +98,8 @@ def _errors_of(task: Jit) -> Iterator[None]:
 
 def facts_of(ttir: str) -> Facts:
     """What can be told from a kernel's TTIR ('': there is none)."""
-    return Facts(*(writes.written(ttir) or (None, True)))
+    found = accesses.accessed(ttir)
+    return Facts(found.reads, found.writes, found.writes_elsewhere) if found else Facts(writes_elsewhere=True)
 
 
 def _collect(task: Jit, directory: Path) -> tuple[Contents, list[bytes]]:

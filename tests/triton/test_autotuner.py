@@ -13,6 +13,7 @@ import triton.language as tl
 from triton.compiler.errors import CompilationError
 
 import compilepool
+import compilepool.triton
 from compilepool.triton.compiler import Compiler
 from tests.triton.conftest import Launch, Utilities, launches
 
@@ -305,3 +306,20 @@ def test_somebody_who_listens_to_launches_hears_them(default: Compiler) -> None:
         scale.pre_run_hooks.clear()
     kernel[grid](x, out, 1000, 2.0)
     assert heard == [64]
+
+
+def test_bytes_that_kernels_move_are_told(default: Compiler) -> None:
+    kernel = tuned(scale, Bench(lambda _: 2.0), configs=CONFIGS[:2])
+    x, out = tensors(2100)
+    kernel[grid](x, out, 2100, 2.0)
+    with compilepool.triton.bandwidth() as report:
+        for _ in range(3):
+            kernel[grid](x, out, 2100, 2.0)
+    kernel[grid](x, out, 2100, 2.0)
+    (moved,) = report.moved
+    assert (moved.kernel, moved.launches, moved.bytes, moved.milliseconds) == ("scale", 3, 2 * 4 * 2100, 2.0)
+    assert moved.gigabytes_per_second == pytest.approx(2 * 4 * 2100 / 2e-3 / 1e9)
+    assert json.loads(report.json())[0]["config"] == moved.config
+    header, line = str(report).splitlines()
+    assert header.split() == ["ms", "launches", "GB", "GB/s", "registers", "spills", "kernel"]
+    assert line.split()[:3] == ["2.0000", "3", "0.0000"] and "scale (BLOCK=64" in line

@@ -1,7 +1,8 @@
-"""Which arguments a kernel writes through, found from its TTIR: those are cloned before it runs only to be measured.
+"""Which arguments a kernel reads and writes through, found from its TTIR.
 
-Each value has origins: what its address is made of. From the address of every write the origins are followed back, over
-loops, branches and calls, to arguments of the kernel. Where that can't be said, an argument counts as written: better a
+What it writes is copied before it runs only to be measured; what it reads and writes is what it moves. Each value has
+origins: what its address is made of. From the address of every write the origins are followed back, over loops,
+branches and calls, to arguments of the kernel. Where that can't be said, an argument counts as written: better a
 copy too many than a result overwritten. PyTorch does the same for the same reason (`identify_mutated_tensors` in
 torch/_higher_order_ops/triton_kernel_wrap.py); here offsets are told from addresses, so what an index was read from
 is not taken for written.
@@ -61,19 +62,20 @@ class Operation(NamedTuple):
     blocks: list[int]
 
 
-class Written(NamedTuple):
-    """Arguments by position; `elsewhere`: it writes through addresses that it has read from memory too."""
+class Accessed(NamedTuple):
+    """Names of arguments; `writes_elsewhere`: it writes through addresses too that it has read from memory."""
 
-    arguments: list[int]
-    elsewhere: bool
+    reads: list[str]
+    writes: list[str]
+    writes_elsewhere: bool
 
 
-def written(ttir: str) -> tuple[list[str], bool] | None:
-    """Names of the arguments that are written through, and whether memory is that no argument names.
-
-    None if the TTIR can't be read.
-    """
-    names = argument_names(ttir)
+def accessed(ttir: str) -> Accessed | None:
+    """What a kernel reads and writes; None if the TTIR can't be read."""
+    entry = _ENTRY.search(ttir)
+    if entry is None:
+        return None
+    names = _argument_names(entry[0])
     with tempfile.NamedTemporaryFile("w", suffix=".ttir") as file:
         file.write(ttir)
         file.flush()
@@ -83,29 +85,35 @@ def written(ttir: str) -> tuple[list[str], bool] | None:
             module = ir.parse_mlir_module(file.name, context)
         except RuntimeError:
             return None
-        found = _Flow(module).written()
-    if found is None or any(index >= len(names) for index in found.arguments):
+        flow = _Flow(module)
+    if len(flow.parameters) != len(names):
         return None
-    return sorted({names[index] for index in found.arguments}), found.elsewhere
+    reads, writes = flow.behind(flow.read_from), flow.behind(flow.written_to)
+
+    def named(origins: set[int]) -> list[str]:
+        return sorted({name for name, value in zip(names, flow.parameters, strict=True) if value in origins})
+
+    return Accessed(named(reads), named(writes), not flow.read.isdisjoint(writes))
 
 
-def argument_names(ttir: str) -> list[str]:
+def _argument_names(entry: str) -> list[str]:
     """The names of the kernel's arguments in its Python source, one for each argument that its TTIR has."""
-    entry = _ENTRY.search(ttir)
-    if entry is None:
-        return []
-    arguments, named = _ARGUMENT.findall(entry[0]), _NAMED.findall(entry[0])
+    arguments, named = _ARGUMENT.findall(entry), _NAMED.findall(entry)
     # A tuple or descriptor is several arguments of one name; without locations they are told apart by a number.
     return named if len(named) == len(arguments) else arguments
 
 
 class _Flow:
-    """The origins of a module's values."""
+    """The origins of a module's values.
+
+    read_from, written_to: addresses of reads and writes; `read`: what was read
+    """
 
     def __init__(self, module: Any) -> None:
+        self.read_from: list[int] = []
+        self.written_to: list[int] = []
+        self.read: set[int] = set()
         self._origins: dict[int, set[int]] = defaultdict(set)
-        self._read: set[int] = set()
-        self._addresses: list[int] = []
         self._arguments: dict[int, list[int]] = {}
         self._blocks_of_region: dict[int, list[int]] = defaultdict(list)
         self._last: dict[int, Operation] = {}
@@ -119,20 +127,21 @@ class _Flow:
             if callee in self._returns:
                 self._join(call.results, self._returns[callee].operands)
 
-    def written(self) -> Written | None:
-        """What every write leads back to; None if the kernel itself is not there."""
-        parameters = self._functions.get(self._entry)
-        if parameters is None:
-            return None
+    @property
+    def parameters(self) -> list[int]:
+        """The kernel's."""
+        return self._functions.get(self._entry, [])
+
+    def behind(self, addresses: Sequence[int]) -> set[int]:
+        """All that these are made of."""
         seen: set[int] = set()
-        waiting = list(self._addresses)
+        waiting = list(addresses)
         while waiting:
             value = waiting.pop()
             if value not in seen:
                 seen.add(value)
                 waiting.extend(self._origins[value])
-        found = [index for index, parameter in enumerate(parameters) if parameter in seen]
-        return Written(found, not self._read.isdisjoint(seen))
+        return seen
 
     def _visit(self, operation: Any) -> None:
         """One operation; the walk comes to what is inside before what it is inside of."""
@@ -154,7 +163,9 @@ class _Flow:
         self._note(this, operation)
 
     def _note(self, this: Operation, operation: Any) -> None:
-        self._addresses.extend(_addresses(this, operation))
+        self.written_to.extend(_addresses(this, operation))
+        if this.name in _READS:
+            self.read_from.extend(this.operands[:1])
         if this.name == "tt.func":
             self._function(operation.get_str_attr("sym_name"), this)
         elif this.name == "tt.call":
@@ -162,7 +173,7 @@ class _Flow:
         elif this.blocks:
             self._blocks(this)
         elif this.name in _READS:
-            self._read.update(this.results)
+            self.read.update(this.results)
         else:
             for result in this.results:
                 self._origins[result].update(_origins(this))
