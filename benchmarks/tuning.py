@@ -92,9 +92,9 @@ def _child(way: str, count: int) -> dict[str, float]:
     def grid(meta: Any) -> tuple[int]:
         return (triton.cdiv(M, meta["BLOCK_M"]) * triton.cdiv(N, meta["BLOCK_N"]),)
 
-    # What every process does once, whoever compiles: Triton's digest of itself, and its driver.
+    # What every process does once, whoever compiles: Triton's digest of itself, and asking ptxas for its version.
     triton.runtime.cache.triton_key()
-    triton.runtime.driver.active.get_current_target()
+    triton.compiler.make_backend(triton.runtime.driver.active.get_current_target()).hash()
     if way in DESCENTS:
         return _descend(way, configs, matmul, arguments, grid)
     tune = compilepool.autotune if way == WAYS[2] else triton.autotune
@@ -180,11 +180,12 @@ def _table(results: list[dict[str, Any]]) -> str:
             f"{one['configs']:>7} {one['way']:<28} {one['compiled']:>8.2f} s {one['tuned']:>8.2f} s "
             f"{1000 * one['blocked']:>7.1f} ms {good:>8} {first['compiled'] / one['compiled']:>6.1f}x"
         )
-    for one in (one for one in results if one["way"] in DESCENTS):
-        lines.append(
-            f"{one['way']}: {one['measured']} configs measured, {one['steps']} steps, {one['took']:.2f} s, "
-            f"of it {one['waited']:.2f} s waiting for compilers"
-        )
+    lines += [
+        f"{one['way']}: {one['measured']} configs measured, {one['steps']} steps, {one['took']:.2f} s, "
+        f"of it {one['waited']:.2f} s waiting for compilers"
+        for one in results
+        if one["way"] in DESCENTS
+    ]
     return "\n".join(lines) + "\n"
 
 

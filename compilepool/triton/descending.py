@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,18 +11,16 @@ from triton.runtime.autotuner import Config
 from compilepool.protocol.messages import Priority
 from compilepool.triton.descent import Descent, Point, is_block, point
 from compilepool.triton.measuring import Call, measure, name_of
-from compilepool.triton.warmups import Warmups
+from compilepool.triton.warmups import Warmups, wait_for_any
 
 if TYPE_CHECKING:
     from compilepool.triton.autotuner import Autotuner
 
 log = logging.getLogger("compilepool")
 
-# How many candidates are compiled ahead: those of two steps, of a config with five numbers.
-AHEAD = 24
+# Beyond those that are wanted now; on 16 cores, more would only keep each other waiting.
+AHEAD = 16
 _LAUNCH = ("num_warps", "num_stages")
-
-Warm = Callable[[list[Config], Call, Priority], Warmups]
 
 
 @dataclass(slots=True)
@@ -38,24 +36,34 @@ class Report:
 def descend(
     tuner: "Autotuner", call: Call, start: Config, known: Mapping[str, float | None], ahead: int = AHEAD
 ) -> tuple[Config, dict[str, float | None], Report]:
-    """The best config that is to be reached from `start`, what was measured on the way, and how that went."""
+    """The best config that is to be reached from `start`, what was measured on the way, and how that went.
+
+    ahead: how many configs that may be wanted later are compiled meanwhile; 0: one after the other, when it is wanted
+    """
     began, report = time.monotonic(), Report()
     descent = Descent(_numbers(start), {_numbers(one): known[name] for name, one in _alike(start, known)})
     asked: dict[Point, Warmups] = {}
     measured: dict[str, float | None] = {}
-    while (candidate := descent.next()) is not None:
-        config = _config(start, candidate)
-        if not _is_allowed(tuner, call, config):
-            descent.told(candidate, None)
+
+    def ask(points: list[Point], priority: Priority) -> None:
+        for one in points:
+            config = _config(start, one)
+            if not _is_allowed(tuner, call, config):
+                descent.told(one, None)
+            elif one not in asked:
+                asked[one] = tuner.warm([config], call, priority)
+
+    while wanted := descent.wanted()[: None if ahead else 1]:
+        ask(wanted, "foreground")
+        if not (waiting := [one for one in wanted if one not in descent.times]):
             continue
-        for one in [candidate, *descent.soon(ahead)]:
-            if one not in asked and _is_allowed(tuner, call, _config(start, one)):
-                priority: Priority = "foreground" if one == candidate else "background"
-                asked[one] = tuner.warm([_config(start, one)], call, priority)
-        report.waited += _wait(asked[candidate])
-        taken = measure(tuner, asked.pop(candidate), call)[name_of(config)]
+        ask(descent.soon(ahead), "background")
+        waited = time.monotonic()
+        candidate = _first_ready(waiting, asked)
+        report.waited += time.monotonic() - waited
+        config = _config(start, candidate)
+        measured[name_of(config)] = taken = measure(tuner, asked.pop(candidate), call)[name_of(config)]
         descent.told(candidate, taken)
-        measured[name_of(config)] = taken
     for left in asked.values():
         left.cancel()
     report.steps, report.measured, report.took = descent.steps, len(measured), time.monotonic() - began
@@ -63,10 +71,10 @@ def descend(
     return _config(start, descent.best) if descent.steps else start, measured, report
 
 
-def _wait(warmups: Warmups) -> float:
-    began = time.monotonic()
-    warmups.wait()
-    return time.monotonic() - began
+def _first_ready(points: list[Point], asked: Mapping[Point, Warmups]) -> Point:
+    """Whichever of these is compiled first."""
+    wait_for_any([asked[one] for one in points])
+    return next(one for one in points if asked[one].done)
 
 
 def _is_allowed(tuner: "Autotuner", call: Call, config: Config) -> bool:

@@ -4,13 +4,14 @@
         ^                                 |  one is faster, by more than noise
         '---------------------------------'        none is: it is the result
 
-As Inductor's tuner does it (torch/_inductor/runtime/coordinate_descent_tuner.py). The decisions are here, without a
-clock or a compiler: `next` says what to measure, `soon` what may have to be measured after that, whatever comes out.
-Who measures has those compiled meanwhile, so that it hardly waits for a compiler.
+As Inductor's tuner does it (torch/_inductor/runtime/coordinate_descent_tuner.py), but that neighbours are taken in any
+order, as they are compiled. The decisions are here, without a clock or a compiler: `wanted` says what is to be
+measured, `soon` what may have to be measured after that, whatever comes out. Who measures has those compiled
+meanwhile, so that it hardly waits for a compiler.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 # What is faster by less is noise.
 BETTER = 0.001
@@ -37,41 +38,33 @@ class Descent:
     best: Point
     times: dict[Point, float | None]
     steps: int = 0
-    _left: list[Point] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._left = list(neighbours(self.best))
 
     def __repr__(self) -> str:
-        return f"<Descent [steps: {self.steps}, left: {len(self._left)} | {dict(self.best)}]>"
+        return f"<Descent [steps: {self.steps}, wanted: {len(self.wanted())} | {dict(self.best)}]>"
 
-    def next(self) -> Point | None:
-        """What is to be measured; None: nothing is better than `best`."""
-        while self._left:
-            candidate = self._left[0]
-            if candidate not in self.times:
-                return candidate
-            self._left.pop(0)
-            self._consider(candidate)
-        return None
+    def wanted(self) -> list[Point]:
+        """What is to be measured, in any order; nothing: `best` is better than all that is beside it."""
+        while True:
+            beside = list(neighbours(self.best))
+            better = next((one for one in beside if self._is_better(one)), None)
+            if better is None:
+                return [one for one in beside if one not in self.times]
+            self.best = better
+            self.steps += 1
 
     def told(self, candidate: Point, milliseconds: float | None) -> None:
         """It was measured."""
         self.times[candidate] = milliseconds
 
     def soon(self, most: int) -> list[Point]:
-        """What may be measured next: the other neighbours, and those of what is measured now, should it be better."""
-        wanted = [candidate for candidate in self._left if candidate not in self.times]
-        for candidate in wanted[:1]:
-            wanted = [*wanted, *(one for one in neighbours(candidate) if one not in self.times and one not in wanted)]
-        return wanted[:most]
+        """What may be wanted next: what is beside the candidates, should one of them be better."""
+        wanted = self.wanted()
+        beside = dict.fromkeys(one for candidate in wanted for one in neighbours(candidate))
+        return [one for one in beside if one not in self.times and one not in wanted][:most]
 
-    def _consider(self, candidate: Point) -> None:
-        taken, so_far = self.times[candidate], self.times.get(self.best)
-        if taken is not None and (so_far is None or taken < so_far * (1 - BETTER)):
-            self.best = candidate
-            self.steps += 1
-            self._left = list(neighbours(candidate))
+    def _is_better(self, candidate: Point) -> bool:
+        taken, so_far = self.times.get(candidate), self.times.get(self.best)
+        return taken is not None and (so_far is None or taken < so_far * (1 - BETTER))
 
 
 def neighbours(of: Point) -> Iterator[Point]:

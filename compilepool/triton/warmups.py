@@ -5,7 +5,7 @@ while one is being measured, the pool compiles the next.
 """
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any
 
@@ -37,13 +37,6 @@ class Warmups:
     def done(self) -> bool:
         """Whether all are there."""
         return all(future.done() for future in self.futures)
-
-    def wait(self) -> None:
-        """Until all are there."""
-        for future in self.futures:
-            if isinstance(future, CompileFuture):
-                future.hurry()
-        wait(self.futures)
 
     def cancel(self) -> None:
         """Nobody wants them any more; what other processes wait for goes on.
@@ -94,6 +87,18 @@ class Warmups:
                 continue
             waiting = [one for one in waiting if not any(one is done for done in ready)]
             yield from ready
+
+
+def wait_for_any(several: Sequence[Warmups]) -> None:
+    """Until one of these has all that it asked for."""
+    futures = {future: warmups for warmups in several for future in warmups.futures if not future.done()}
+    while not any(warmups.done for warmups in several):
+        for future in futures:
+            if isinstance(future, CompileFuture):
+                future.hurry()
+        done, _ = wait(futures, return_when=FIRST_COMPLETED)
+        for future in done:
+            del futures[future]
 
 
 def _is_done(kernel: Any) -> bool:
