@@ -11,6 +11,7 @@ from compilepool.cli.compiling import compile_command, demo
 from compilepool.cli.install import install
 from compilepool.cli.running import run
 from compilepool.cli.serving import backend, forkserver, serve
+from compilepool.cli.tuning import tuning
 
 
 class _InOrder(click.Group):
@@ -31,5 +32,19 @@ def main() -> None:
     """
 
 
-for _command in (demo, run, compile_command, status, events, cache, bundle, stop, serve, forkserver, backend, install):
+for _command in (
+    demo,
+    run,
+    compile_command,
+    status,
+    events,
+    cache,
+    bundle,
+    tuning,
+    stop,
+    serve,
+    forkserver,
+    backend,
+    install,
+):
     main.add_command(_command)

@@ -29,18 +29,16 @@ import triton
 from triton.compiler.compiler import make_backend
 from triton.runtime.autotuner import Autotuner as Tritons, Config
 from triton.runtime.errors import AutotunerError
-from triton.runtime.jit import JITFunction, MockTensor
+from triton.runtime.jit import JITFunction
 
-from compilepool.future import CompileFuture, together
 from compilepool.protocol.messages import Priority
-from compilepool.triton import launching, travel
+from compilepool.triton import launching, precompiling, travel
 from compilepool.triton.binding import Binding
 from compilepool.triton.compiler import default_compiler
 from compilepool.triton.descending import Report, descend
 from compilepool.triton.device import subject_of
 from compilepool.triton.launching import Parameter
-from compilepool.triton.measuring import Call, drop, measure, name_of
-from compilepool.triton.specialize import compilation_for
+from compilepool.triton.measuring import Call, measure, name_of
 from compilepool.triton.timings import Subject, TimingStore, directory
 from compilepool.triton.traffic import open_reports
 from compilepool.triton.warmups import Warmups
@@ -287,24 +285,9 @@ class Autotuner(Tritons):  # type: ignore[misc]
         targets: 'cuda:90', 'hip:gfx942', ...; default: this process's device. Those that are named need no GPU.
         The future's result: the compiled kernels, target by target; configs that can't be compiled are left out.
         """
-        compiler = default_compiler()
         if targets is not None:
-            wanted = [
-                compilation_for(self.fn, target, args, {**kwargs, **config.all_kwargs()})
-                for target in targets
-                for config in self.configs
-            ]
-            futures = [compiler.submit(one, "background") for one in wanted]
-            return together(self.__name__, futures, lambda: _those_that_compile(futures))
-        call = Call(self.arg_names, [MockTensor.wrap_dtype(arg) for arg in args], kwargs, grid)
-        device = triton.runtime.driver.active.get_current_device()
-
-        def ask() -> CompileFuture:
-            triton.runtime.driver.active.set_current_device(device)
-            warmups = self.warm(self.configs, call, "background")
-            return together(self.__name__, warmups.futures, functools.partial(_compiled, warmups))
-
-        return compiler.later(self.__name__, ask)
+            return precompiling.for_targets(self, default_compiler(), targets, args, kwargs)
+        return precompiling.for_here(self, default_compiler(), Call(self.arg_names, args, kwargs, grid))
 
     def warmup(self, *args: Any, **kwargs: Any) -> list[Any]:
         """Compile every config and wait, as Triton's own does."""
@@ -345,20 +328,6 @@ def _best_of(known: Mapping[str, float | None], configs: Sequence[Config]) -> st
     names = {name_of(config) for config in configs}
     times = {name: taken for name, taken in known.items() if taken is not None and name in names}
     return min(times, key=lambda name: times[name]) if times else None
-
-
-def _compiled(warmups: Warmups) -> list[Any]:
-    return [kernel for _, kernel in warmups.as_compiled(drop) if kernel is not None]
-
-
-def _those_that_compile(futures: Sequence["Future[Any]"]) -> list[Any]:
-    kernels = []
-    for future in futures:
-        try:
-            kernels.append(future.result())
-        except Exception as exc:  # noqa: BLE001 - `drop` raises what is no config's own
-            drop(None, exc)
-    return kernels
 
 
 def autotune(

@@ -10,10 +10,11 @@ COMPILEPOOL_TUNING_DIR says, or in ~/.cache/compilepool/tuning.
 
 import contextlib
 import fcntl
+import fnmatch
 import hashlib
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -103,10 +104,16 @@ class TimingStore:
         with self._locked(subject, "measuring"):
             yield
 
-    def all(self) -> Iterator[Timings]:
-        """What is on disk; raises BadTimings."""
+    def all(self, pattern: str = "*") -> Iterator[Timings]:
+        """What is on disk of kernels whose names match; raises BadTimings."""
         for path in sorted(self.root.glob("*.json")):
-            yield decode(path.read_bytes(), str(path))
+            found = decode(path.read_bytes(), str(path))
+            if fnmatch.fnmatchcase(found.subject.kernel, pattern):
+                yield found
+
+    def forget(self, subject: Subject) -> None:
+        """Remove what is on disk."""
+        self._path(subject).unlink(missing_ok=True)
 
     def _path(self, subject: Subject) -> Path:
         return self.root / f"{subject.kernel[:100]}-{subject.digest[:16]}.json"
@@ -182,6 +189,20 @@ def decode(raw: bytes, where: str) -> Timings:
     if found.format != FORMAT:
         raise BadTimings(f"{where} is of format {found.format}; this version reads {FORMAT}")
     return found
+
+
+def encode_all(several: Iterable[Timings]) -> bytes:
+    """Timings of several subjects, as JSON."""
+    return b"[\n" + b",\n".join(encode(timings) for timings in several) + b"\n]\n"
+
+
+def decode_all(raw: bytes, where: str) -> list[Timings]:
+    """What `encode_all` has written; raises BadTimings."""
+    try:
+        parts = msgspec.json.decode(raw, type=list[msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        raise BadTimings(f"{where} holds no list of timings: {exc}") from exc
+    return [decode(bytes(part), f"{where}, entry {number}") for number, part in enumerate(parts, 1)]
 
 
 def directory(environ: Mapping[str, str]) -> Path:
