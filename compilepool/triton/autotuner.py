@@ -124,11 +124,16 @@ class Autotuner(Tritons):  # type: ignore[misc]
 
     def run(self, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> Any:
         """Launch with the best config, which is found first if need be; with `warmup`, only compile it."""
+        return self._run(Call(self.arg_names, args, kwargs, grid), warmup=warmup)[1]
+
+    def _run(self, call: Call, *, warmup: bool = False) -> tuple[Config, Any]:
+        """The config that was chosen, and the compiled kernel."""
         with self._lock:
-            config = self._choose(Call(self.arg_names, args, kwargs, grid))
+            config = self._choose(call)
         if config.pre_hook is not None and not warmup:
-            config.pre_hook({**dict(zip(self.arg_names, args, strict=False)), **kwargs, **config.all_kwargs()})
-        return self.fn.run(*args, grid=grid, warmup=warmup, **kwargs, **config.all_kwargs())
+            config.pre_hook(call.values(config))
+        named = {**call.kwargs, **config.all_kwargs()}
+        return config, self.fn.run(*call.args, grid=call.grid, warmup=warmup, **named)
 
     def launcher(self, *args: Any, grid: Any, **kwargs: Any) -> Callable[..., Any]:
         """`launch(*arguments)` with the config that is best for these arguments, and as little in between as can be.
@@ -136,10 +141,7 @@ class Autotuner(Tritons):  # type: ignore[misc]
         Nothing is checked: later arguments must be like these in type, alignment to 16 bytes, divisibility by 16 and
         being 1. No hook is called. grid: a tuple, or a function of the arguments by name.
         """
-        call = Call(self.arg_names, args, kwargs, grid)
-        with self._lock:
-            config = self._choose(call)
-        kernel = self.fn.run(*args, grid=grid, warmup=True, **kwargs, **config.all_kwargs())
+        config, kernel = self._run(Call(self.arg_names, args, kwargs, grid), warmup=True)
         parameters = self._parameters()
         fixed = None if callable(grid) else grid
         made = None if parameters is None else launching.launcher(kernel, parameters, config.kwargs, fixed)
@@ -181,17 +183,20 @@ class Autotuner(Tritons):  # type: ignore[misc]
 
     def _launch_long(self, binding: Binding, key: Any, grid: Any, named: dict[str, Any], more: dict[str, Any]) -> Any:
         """What is not known yet, or is listened to: through Triton's own launch, and the short way from here on."""
-        if not more and (arrived := self._travelled.pop(key[1:], None)) is not None and arrived.result.is_loadable:
+        arrived = None if more else self._travelled.get(key[1:])
+        if arrived is not None and key not in self._known and arrived.result.is_loadable:
             self._register(binding, key, arrived.config, arrived.result.load())
             if key in self._known and self._launch is not None:
                 return self._launch(grid, **named)
+            del self._travelled[key[1:]]
         args, kwargs = getattr(self._given, "call", None) or ((), {**named, **more})
-        kernel = self.run(*args, grid=grid, warmup=False, **kwargs)
-        config = self.best_config
-        for report in open_reports if config is not None and kernel is not None else ():
-            report.launched(self, Call(self.arg_names, args, kwargs, grid), config, kernel)
-        if not more and config is not None and config.pre_hook is None and not self._pending and kernel is not None:
-            self._register(binding, key, config, kernel)
+        call = Call(self.arg_names, args, kwargs, grid)
+        config, kernel = self._run(call)
+        if kernel is not None:
+            for report in list(open_reports):
+                report.launched(self, call, config, kernel)
+            if not more and config.pre_hook is None and not self._pending:
+                self._register(binding, key, config, kernel)
         return kernel
 
     def _register(self, binding: Binding, key: Any, config: Config, kernel: Any) -> None:
@@ -206,7 +211,7 @@ class Autotuner(Tritons):  # type: ignore[misc]
             raise ValueError(f"Conflicting meta-parameters: {', '.join(sorted(conflicts))}: its configs set them")
         self.nargs = call.positional
         try:
-            self.best_config = self._chosen(call) if len(self.configs) > 1 else self.configs[0]
+            self.best_config = self._chosen(call) if len(self.configs) > 1 or self.descend else self.configs[0]
         finally:
             self.nargs = None
         return self.best_config
@@ -299,6 +304,7 @@ class Autotuner(Tritons):  # type: ignore[misc]
             self.cache.clear()
             self._known.clear()
             self._configs_of.clear()
+            self._travelled.clear()
 
     # ---- travelling
 

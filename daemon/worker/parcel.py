@@ -17,7 +17,7 @@ import pickle
 import sys
 import threading
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import cloudpickle
@@ -61,8 +61,7 @@ def pack(function: JITFunction[Any]) -> bytes:
 
 def seal(packed: bytes, specialization: Specialization) -> bytes:
     """A packed function and how it is to be compiled; the function may be sealed many times. Raises NotPortable."""
-    values = list(specialization.constants.values())
-    callables = [value for value in values if isinstance(value, JITCallable | types.FunctionType)]
+    callables = [value for value in _inside(list(specialization.constants.values())) if callable(value)]
     return pickle.dumps((packed, _dump(specialization, _Reached(*callables))))
 
 
@@ -71,6 +70,15 @@ def unseal(body: bytes) -> tuple[ASTSource, dict[str, Any]]:
     packed, specialized = pickle.loads(body)  # noqa: S301 - in a worker of the user who sent it
     function, (signature, constants, attrs, options) = pickle.loads(packed), pickle.loads(specialized)  # noqa: S301
     return ASTSource(function, signature, constants, attrs), options
+
+
+def _inside(values: Iterable[Any]) -> Iterator[Any]:
+    """The values in tuples of tuples, and in constants of Triton's."""
+    for value in values:
+        if isinstance(value, tuple | list):
+            yield from _inside(value)
+        else:
+            yield getattr(value, "value", value)
 
 
 def _dump(value: object, reached: "_Reached") -> bytes:
