@@ -2,6 +2,8 @@
 
 import logging
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -155,6 +157,18 @@ def test_without_a_daemon_kernels_are_compiled_here(tmp_path: Path, caplog: pyte
         kernel = compiler.submit(compilation(CASES[0], H100, 5)).result(timeout=100)
     assert unit_of(kernel) is None and kernel.asm["cubin"]
     compiler.close()
+
+
+def test_a_forkserver_without_torch_is_ready_before_the_first_kernel(daemon: Daemon) -> None:
+    command = [sys.executable, "-P", "-m", "compilepool", "forkserver", "--without-torch", "--detach"]
+    subprocess.run([*command, "--socket", str(daemon.socket)], check=True, timeout=100)
+    before = daemon.forkserver()
+    compiler = Compiler(Pool(Options(daemon.socket, autostart=False, with_torch=False)))
+    assert unit_of(compiler.submit(compilation(CASES[0], H100, 9)).result(timeout=100)) is not None
+    compiler.close()
+    assert daemon.forkserver() == before, "it is the one that was asked"
+    mapped = {Path(region.path).name for region in before.memory_maps()}
+    assert "libtriton.so" in mapped and not any(name.startswith("libtorch") for name in mapped)
 
 
 def test_two_programs_have_one_compile(
