@@ -44,7 +44,9 @@ class PoolFuture(Future[T]):
             on_blocked()
 
 
-def together(name: str, futures: "Sequence[Future[Any]]", finish: Callable[[], Any]) -> "CompileFuture":
+def together(
+    name: str, futures: "Sequence[Future[Any]]", finish: Callable[[], Any], cancel: Callable[[], None] | None = None
+) -> "CompileFuture":
     """A future that is done when all of these are; its result is made by `finish`, and to cancel it cancels them."""
     whole = CompileFuture(name)
     left = len(futures)
@@ -64,7 +66,12 @@ def together(name: str, futures: "Sequence[Future[Any]]", finish: Callable[[], A
                 future.hurry()
 
     whole.on_blocked = hurry
-    whole.add_done_callback(lambda done: [future.cancel() for future in futures] if done.cancelled() else None)
+
+    def cancel_all() -> None:
+        for future in futures:
+            future.cancel()
+
+    whole.add_done_callback(lambda done: (cancel or cancel_all)() if done.cancelled() else None)
     for future in futures:
         future.add_done_callback(one_more)
     if not futures:

@@ -79,10 +79,12 @@ class Frontend(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a client's frontend made of a function: the body of a `Jit` with `ttir`, as msgpack.
 
     options: as a lowering's
+    arguments: the names of its arguments, once for each that the TTIR has
     """
 
     options: str
     ttir: str
+    arguments: list[str]
 
 
 class Facts(msgspec.Struct, frozen=True):

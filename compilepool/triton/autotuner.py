@@ -16,37 +16,33 @@ does with it what it does. What is added:
     pickle          it travels with its compiled kernels and without any function (`travel`)
 """
 
+import contextlib
 import functools
-import logging
 import os
 import threading
-import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Literal, get_args
 
 import triton
+from triton import knobs
 from triton.compiler.compiler import make_backend
 from triton.runtime.autotuner import Autotuner as Tritons, Config
-from triton.runtime.errors import AutotunerError
 from triton.runtime.jit import JITFunction
 
 from compilepool.protocol.messages import Priority
 from compilepool.triton import launching, precompiling, travel
 from compilepool.triton.binding import Binding
+from compilepool.triton.choosing import tune
 from compilepool.triton.compiler import default_compiler
-from compilepool.triton.descending import Report, descend
-from compilepool.triton.device import subject_of
+from compilepool.triton.descending import Report
 from compilepool.triton.launching import Parameter
-from compilepool.triton.measuring import Call, measure, name_of
-from compilepool.triton.timings import Subject, TimingStore, directory
+from compilepool.triton.measuring import Call
 from compilepool.triton.traffic import open_reports
 from compilepool.triton.warmups import Warmups
 
-log = logging.getLogger("compilepool")
-
 First = Literal["best", "ready"]
-_NEVER = float("inf")
 
 
 class NotLaunchable(RuntimeError):
@@ -77,10 +73,12 @@ class Autotuner(Tritons):  # type: ignore[misc]
 
     def _begin(self) -> None:
         self._lock = threading.RLock()
-        # What can be launched the short way, by key: its entry, and its config.
-        self._known: dict[Any, Any] = {}
-        self._configs_of: dict[Any, Config] = {}
-        self._pending: dict[Any, Warmups] = {}
+        _alive.add(self)
+        # What can be launched the short way, by key: a compiled kernel, its launcher, its config.
+        self._known: dict[Any, tuple[Any, Callable[..., Any], Config]] = {}
+        # Keys whose first call is over: what hooks were to reset for it.
+        self._begun: set[Any] = set()
+        self.pending: dict[Any, Warmups] = {}
         self._travelled: dict[Any, travel.Launchable] = {}
         self._launch: Callable[..., Any] | None = None
         self._given = threading.local()
@@ -130,10 +128,9 @@ class Autotuner(Tritons):  # type: ignore[misc]
         """The config that was chosen, and the compiled kernel."""
         with self._lock:
             config = self._choose(call)
-        if config.pre_hook is not None and not warmup:
-            config.pre_hook(call.values(config))
-        named = {**call.kwargs, **config.all_kwargs()}
-        return config, self.fn.run(*call.args, grid=call.grid, warmup=warmup, **named)
+        if config.pre_hook is not None:
+            config.pre_hook(call.hook_values(config))
+        return config, call.run(self.fn, config, warmup=warmup)
 
     def launcher(self, *args: Any, grid: Any, **kwargs: Any) -> Callable[..., Any]:
         """`launch(*arguments)` with the config that is best for these arguments, and as little in between as can be.
@@ -144,9 +141,12 @@ class Autotuner(Tritons):  # type: ignore[misc]
         config, kernel = self._run(Call(self.arg_names, args, kwargs, grid), warmup=True)
         parameters = self._parameters()
         fixed = None if callable(grid) else grid
-        made = None if parameters is None else launching.launcher(kernel, parameters, config.kwargs, fixed)
+        made = None
+        if parameters is not None and config.pre_hook is None:
+            made = launching.launcher(kernel, parameters, config.kwargs, fixed)
         if not made:
-            raise NotLaunchable(f"{self.__name__} has heuristics, scratch memory or descriptors: launch it by [grid]")
+            told = f"{self.__name__} has heuristics, hooks, scratch memory or descriptors"
+            raise NotLaunchable(f"{told}: launch it by [grid]")
         return functools.partial(made, grid) if callable(grid) else made
 
     def _binding(self) -> Binding | None:
@@ -163,7 +163,7 @@ class Autotuner(Tritons):  # type: ignore[misc]
         backend = make_backend(triton.runtime.driver.active.get_current_target())
         the_long_way = functools.partial(self._launch_long, binding)
         kernel = None if isinstance(self._fn, travel.Reference) else self._fn
-        self._launch = binding.function(self._known, the_long_way, kernel, backend)
+        self._launch = binding.function(self, self._known, the_long_way, kernel, backend)
         return self._launch
 
     def _launch_exactly(
@@ -181,33 +181,41 @@ class Autotuner(Tritons):  # type: ignore[misc]
             return self._fn.parameters
         return [Parameter.of(p) for p in self._fn.params] if isinstance(self._fn, JITFunction) else None
 
-    def _launch_long(self, binding: Binding, key: Any, grid: Any, named: dict[str, Any], more: dict[str, Any]) -> Any:
+    def _launch_long(
+        self,
+        binding: Binding,
+        key: Any,
+        grid: Any,
+        positional: Sequence[Any],
+        named: dict[str, Any],
+        more: dict[str, Any],
+    ) -> Any:
         """What is not known yet, or is listened to: through Triton's own launch, and the short way from here on."""
         arrived = None if more else self._travelled.get(key[1:])
         if arrived is not None and key not in self._known and arrived.result.is_loadable:
             self._register(binding, key, arrived.config, arrived.result.load())
             if key in self._known and self._launch is not None:
-                return self._launch(grid, **named)
+                return self._launch(grid, *positional, **named)
             del self._travelled[key[1:]]
-        args, kwargs = getattr(self._given, "call", None) or ((), {**named, **more})
+        args, kwargs = getattr(self._given, "call", None) or (positional, {**named, **more})
         call = Call(self.arg_names, args, kwargs, grid)
         config, kernel = self._run(call)
         if kernel is not None:
             for report in list(open_reports):
                 report.launched(self, call, config, kernel)
-            if not more and config.pre_hook is None and not self._pending:
+            if not more and config.pre_hook is None and not self.pending:
                 self._register(binding, key, config, kernel)
         return kernel
 
     def _register(self, binding: Binding, key: Any, config: Config, kernel: Any) -> None:
         launch = launching.launcher(kernel, binding.parameters, config.kwargs)
         if launch is not None:
-            self._known[key], self._configs_of[key] = (kernel, launch), config
+            self._known[key] = (kernel, launch, config)
 
     # ---- choosing
 
     def _choose(self, call: Call) -> Config:
-        if conflicts := call.kwargs.keys() & {name for config in self.configs for name in config.kwargs}:
+        if conflicts := call.kwargs.keys() & {name for config in self.configs for name in config.all_kwargs()}:
             raise ValueError(f"Conflicting meta-parameters: {', '.join(sorted(conflicts))}: its configs set them")
         self.nargs = call.positional
         try:
@@ -220,64 +228,39 @@ class Autotuner(Tritons):  # type: ignore[misc]
         key = call.key(self.keys)
         if (config := self.cache.get(key)) is not None:
             return config
-        if (pending := self._pending.get(key)) is not None and not pending.done:
+        if (pending := self.pending.get(key)) is not None and not pending.done:
             return pending.first_ready()
-        return self._tune(key, call)
-
-    def _tune(self, key: tuple[Any, ...], call: Call) -> Config:
-        began = time.monotonic()
-        configs: list[Config] = self.prune_configs(call.kwargs)
-        subject, store = subject_of(self.jit, call.described_key(self.keys)), _timing_store()
-        with store.measuring(subject):
-            known = store.load(subject)
-            missing = [config for config in configs if name_of(config) not in known]
-            if missing:
-                # Beside the one that was best before: times of another day are not quite of this one.
-                wanted = [*missing, *(config for config in configs if name_of(config) == _best_of(known, configs))]
-                warmups = self._pending.pop(key, None) or self.warm(wanted, call)
-                if self.first == "ready" and not warmups.done:
-                    self._pending[key] = warmups
-                    return warmups.first_ready()
-                known = store.add(subject, measure(self, warmups, call))
-            times = {config: known.get(name_of(config)) for config in configs}
-            if self.descend:
-                times |= self._descend(call, times, known, subject, store)
-        return self._settle(key, call, times, began)
-
-    def _descend(
-        self,
-        call: Call,
-        times: Mapping[Config, float | None],
-        known: Mapping[str, float | None],
-        subject: Subject,
-        store: TimingStore,
-    ) -> dict[Config, float | None]:
-        """A better config than those that were given, if there is one nearby; with its time."""
-        start = min(times, key=lambda config: _NEVER if (taken := times[config]) is None else taken)
-        if times[start] is None:
-            return {}
-        found, measured, self.report = descend(self, call, start, known)
-        known = store.add(subject, measured) if measured else known
-        return {found: known.get(name_of(found))}
-
-    def _settle(self, key: tuple[Any, ...], call: Call, times: Mapping[Config, float | None], began: float) -> Config:
-        self.configs_timings = {config: _NEVER if taken is None else taken for config, taken in times.items()}
-        self.bench_time = time.monotonic() - began
-        config = min(self.configs_timings, key=lambda config: self.configs_timings[config])
-        if self.configs_timings[config] == _NEVER:
-            raise AutotunerError(f"none of the {len(times)} configs of {self.__name__} can be launched here")
-        self.cache[key] = config
-        # As Triton does: the first call's own launch finds what hooks would have left to it.
-        self.pre_hook(call.values(config), reset_only=True)
-        log.debug("%s, key %s: %s, after %.2f s", self.__name__, key, config, self.bench_time)
+        config = tune(self, key, call)
+        if key not in self._begun:
+            # As Triton does: the first call's own launch finds what hooks would have left to it.
+            self._begun.add(key)
+            self.pre_hook(call.hook_values(config), reset_only=True)
         return config
 
-    def warm(self, configs: Sequence[Config], call: Call, priority: Priority = "foreground") -> Warmups:
-        """Have configs compiled for a call; they are where its launch looks for them, once they are taken."""
+    def pruned(self, call: Call) -> list[Config]:
+        """The configs that the program's own pruning leaves for a call; raises AutotunerError when there is none."""
+        self.nargs = call.positional
+        return list(self.prune_configs({**call.kwargs, "grid": call.grid, "warmup": False}))
+
+    def warm(
+        self,
+        configs: Sequence[Config],
+        call: Call,
+        priority: Priority = "foreground",
+        *,
+        hooks_must_work: bool = True,
+    ) -> Warmups:
+        """Have configs compiled for a call; they are where its launch looks for them, once they are taken.
+
+        hooks_must_work: its arguments are real; of types alone, a hook may make nothing
+        """
         warmups = Warmups(default_compiler(), priority)
         for config in configs:
-            named = {**call.kwargs, **config.all_kwargs()}
-            warmups.add(config, functools.partial(self.fn.run, *call.args, grid=call.grid, warmup=True, **named))
+            if config.pre_hook is not None:
+                # It may decide what is compiled: descriptors' blocks are set by hooks.
+                with contextlib.suppress(*(() if hooks_must_work else (Exception,))):
+                    config.pre_hook(call.hook_values(config))
+            warmups.add(config, functools.partial(call.run, self.fn, config, warmup=True))
         return warmups
 
     # ---- before the first call, and after others
@@ -303,7 +286,6 @@ class Autotuner(Tritons):  # type: ignore[misc]
         with self._lock:
             self.cache.clear()
             self._known.clear()
-            self._configs_of.clear()
             self._travelled.clear()
 
     # ---- travelling
@@ -326,14 +308,16 @@ class Autotuner(Tritons):  # type: ignore[misc]
             self.__dict__.update(old)
 
 
-def _timing_store() -> TimingStore:
-    return TimingStore(directory(os.environ), default_compiler().pool)
+_alive: "weakref.WeakSet[Autotuner]" = weakref.WeakSet()
 
 
-def _best_of(known: Mapping[str, float | None], configs: Sequence[Config]) -> str | None:
-    names = {name_of(config) for config in configs}
-    times = {name: taken for name, taken in known.items() if taken is not None and name in names}
-    return min(times, key=lambda name: times[name]) if times else None
+def _unlock_all() -> None:
+    """In a fork, whoever held a lock is not there to give it back."""
+    for tuner in list(_alive):
+        tuner._lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_unlock_all)
 
 
 def autotune(
@@ -352,7 +336,7 @@ def autotune(
     *,
     first: First = "best",
     descend: bool = False,
-) -> Callable[[Any], Autotuner]:
+) -> Callable[[Any], Any]:
     """Tune a `@triton.jit` function over configs; arguments as of `triton.autotune` (triton/runtime/autotuner.py).
 
     cache_results: taken, and nothing is added: times are always kept
@@ -361,8 +345,10 @@ def autotune(
         block length that is a power of two may be changed; what must not be is for `prune_configs_by` to say
     """
 
-    def decorate(fn: Any) -> Autotuner:
-        return Autotuner(
+    def decorate(fn: Any) -> Any:
+        # Triton's interpreter compiles nothing.
+        kind = Tritons if knobs.runtime.interpret else functools.partial(Autotuner, first=first, descend=descend)
+        return kind(
             fn,
             fn.arg_names,
             list(configs),
@@ -377,8 +363,6 @@ def autotune(
             use_cuda_graph=use_cuda_graph,
             do_bench=do_bench,
             cache_results=cache_results,
-            first=first,
-            descend=descend,
         )
 
     return decorate

@@ -10,6 +10,7 @@ it looks at is looked at here too, except for variables of the environment: thos
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import triton
@@ -25,9 +26,15 @@ def @launch({parameters}):
     @key = (@current_device(), {key})
     @heard = @options or @runtime.debug or @enter.calls or @leave.calls or @hooks or @reports
     @found = None if @heard else @known.get(@key)
-    if @found is None or (@used and @changed(@used)):
-        return @the_long_way(@key, @grid, {named}, @options)
+    if (
+        @found is None
+        or @runtime.launch_enter_hook is not @enter_hook
+        or @runtime.launch_exit_hook is not @leave_hook
+        or (@kernel.used_global_vals and @changed(@kernel.used_global_vals))
+    ):
+        return @the_long_way(@key, @grid, {positional}, {named}, @options)
     @found[1](@grid, {arguments})
+    @tuner.best_config = @found[2]
     return @found[0]
 """
 
@@ -45,11 +52,11 @@ class Binding:
     chosen: frozenset[str]
 
     def function(
-        self, known: dict[Any, Any], the_long_way: Callable[..., Any], kernel: Any, backend: BaseBackend
+        self, tuner: Any, known: dict[Any, Any], the_long_way: Callable[..., Any], kernel: Any, backend: BaseBackend
     ) -> Callable[..., Any]:
         """`launch(grid, *arguments, **more)`.
 
-        known: by key, a compiled kernel and its launcher
+        known: by key, a compiled kernel, its launcher and its config
         kernel: the JITFunction, or None where nobody has it: what has arrived is launched without
         """
         runtime = knobs.runtime
@@ -58,10 +65,14 @@ class Binding:
             "the_long_way": the_long_way,
             "current_device": triton.runtime.driver.active.get_current_device,
             "runtime": runtime,
-            "enter": runtime.launch_enter_hook or _NOBODY,
-            "leave": runtime.launch_exit_hook or _NOBODY,
+            "tuner": tuner,
+            "kernel": kernel or _NO_KERNEL,
+            # Chains of hooks, or one that somebody has put in the place of one.
+            "enter_hook": runtime.launch_enter_hook,
+            "leave_hook": runtime.launch_exit_hook,
+            "enter": _chain(runtime.launch_enter_hook),
+            "leave": _chain(runtime.launch_exit_hook),
             "hooks": kernel.pre_run_hooks if kernel else (),
-            "used": kernel.used_global_vals if kernel else {},
             "reports": open_reports,
             "changed": _changed,
             "specialize": native_specialize_impl,
@@ -69,22 +80,24 @@ class Binding:
         }
         given = [p for p in self.parameters if p.name not in self.chosen]
         names = [p.name for p in given]
+        first = next((at for at, p in enumerate(self.parameters) if p.name in self.chosen), len(self.parameters))
         text = _TEXT.format(
             parameters=", ".join(["@grid", *signature(self.parameters, self.chosen), "**@options"]),
             key="".join(f"{part}, " for part in [*(n for n in self.keys if n in names), *map(_specialized, given)]),
-            named="{" + ", ".join(f"'{name}': {name}" for name in names) + "}",
+            positional="(" + "".join(f"{name}, " for name in names[:first]) + ")",
+            named="{" + ", ".join(f"'{name}': {name}" for name in names[first:]) + "}",
             arguments=passed_on(self.parameters, self.chosen),
         )
         return generate(text, self.parameters, space)
 
 
-class _Nobody:
-    """Stands for a chain of hooks that is not there."""
-
-    calls = ()
+_NOBODY, _SOMEBODY = SimpleNamespace(calls=()), SimpleNamespace(calls=(None,))
+_NO_KERNEL = SimpleNamespace(used_global_vals={})
 
 
-_NOBODY = _Nobody()
+def _chain(hook: Any) -> Any:
+    """Something that tells by `calls` whether anybody listens."""
+    return _NOBODY if hook is None else hook if hasattr(hook, "calls") else _SOMEBODY
 
 
 def _changed(used: dict[Any, Any]) -> bool:

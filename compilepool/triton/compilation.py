@@ -15,6 +15,7 @@ from triton.compiler import compile as triton_compile
 from triton.compiler.compiler import ASTSource, make_backend
 from triton.runtime.cache import get_cache_key, get_cache_manager
 
+from compilepool.daemon.worker.accesses import argument_names
 from compilepool.daemon.worker.lowering import options_of
 from compilepool.daemon.worker.parcel import NotPortable, Specialization, pack, seal
 from compilepool.protocol.environment import compile_environment
@@ -120,7 +121,7 @@ class Compilation:
         module = self.source.make_ir(self.target, self._parsed, functions, modules, context)
         stages: dict[str, Any] = {}
         self._backend.add_stages(stages, self._parsed, self.source.language)
-        return Frontend(options, str(stages["ttir"](module, {})))
+        return Frontend(options, str(stages["ttir"](module, {})), argument_names(self.source.signature))
 
     @functools.cached_property
     def _backend(self) -> Any:

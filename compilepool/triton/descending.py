@@ -62,8 +62,9 @@ def descend(
         candidate = _first_ready(waiting, asked)
         report.waited += time.monotonic() - waited
         config = _config(start, candidate)
-        measured[name_of(config)] = taken = measure(tuner, asked.pop(candidate), call)[name_of(config)]
-        descent.told(candidate, taken)
+        times = measure(tuner, asked.pop(candidate), call).times
+        measured |= times
+        descent.told(candidate, times.get(name_of(config)))
     for left in asked.values():
         left.cancel()
     report.steps, report.measured, report.took = descent.steps, len(measured), time.monotonic() - began

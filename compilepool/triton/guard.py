@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from compilepool.daemon.worker.accesses import argument_names
 from compilepool.daemon.worker.jit import facts_of
 from compilepool.once import SayOnce
 from compilepool.protocol.terms import Facts
@@ -32,7 +33,7 @@ def facts(kernel: Any) -> Facts:
     answered = getattr(kernel, ANSWERED, None)
     if answered is not None:
         return msgspec.json.decode(answered[1], type=Facts)
-    return facts_of(kernel.asm.get("ttir", ""))
+    return facts_of(kernel.asm.get("ttir", ""), argument_names(kernel.src.signature))
 
 
 class Guard:
@@ -82,6 +83,7 @@ class Guard:
 
 def copy_of(tensor: Any) -> Any:
     """A copy with the same strides, and an address that is aligned as the tensor's is."""
+    tensor = tensor.detach()
     extent, size = _extent(tensor), tensor.element_size()
     shift = (tensor.data_ptr() % _ALIGNMENT) // size
     made = tensor.new_empty(extent + shift)
@@ -91,7 +93,7 @@ def copy_of(tensor: Any) -> Any:
 
 def _flat(tensor: Any) -> Any:
     """The memory from its first element to its last."""
-    return tensor.as_strided((_extent(tensor),), (1,))
+    return tensor.detach().as_strided((_extent(tensor),), (1,))
 
 
 def _extent(tensor: Any) -> int:

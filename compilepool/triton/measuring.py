@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import triton
 from triton.compiler.errors import CompileTimeAssertionFailure
@@ -41,6 +41,20 @@ class Call:
         """All arguments by name, with those that the config sets."""
         return {**self.positional, **self.kwargs, **config.all_kwargs()}
 
+    def hook_values(self, config: Config) -> dict[str, Any]:
+        """What hooks are given: with the grid among it, as Triton has it."""
+        return {**self.values(config), "grid": self.grid, "warmup": False}
+
+    def with_arguments(self, arguments: Mapping[str, Any]) -> "Call":
+        """The same call of these."""
+        positional = [arguments[name] for name in self.positional]
+        return Call(self.arg_names, positional, {name: arguments[name] for name in self.kwargs}, self.grid)
+
+    def run(self, fn: Any, config: Config, *, warmup: bool = False) -> Any:
+        """Have it launched by Triton, or only compiled; the compiled kernel."""
+        named = {**self.kwargs, **config.all_kwargs()}
+        return fn.run(*self.args, grid=self.grid, warmup=warmup, **named)
+
     def key(self, keys: Sequence[str]) -> tuple[Any, ...]:
         """By what a config is chosen: as with Triton, the named values, and the types of all arguments."""
         given = self._given()
@@ -64,14 +78,34 @@ def name_of(config: Config) -> str:
     return told if hook is None else f"{told}, pre_hook={getattr(hook, '__qualname__', type(hook).__qualname__)}"
 
 
-def measure(tuner: "Autotuner", warmups: Warmups, call: Call) -> dict[str, float | None]:
-    """Milliseconds of each config that was warmed up; None: it is none for this device."""
-    times: dict[str, float | None] = {}
+class Measured(NamedTuple):
+    """Milliseconds of configs by name; None: it is none for this device.
+
+    lost: those that the pool has failed at (crashes, limits): they may do better another day
+    """
+
+    times: dict[str, float | None]
+    lost: list[str]
+
+
+def measure(tuner: "Autotuner", warmups: Warmups, call: Call) -> Measured:
+    """Each config that was warmed up."""
+    measured = Measured({}, [])
+
+    def dropped(config: Config, error: Exception) -> None:
+        drop(config, error)
+        if isinstance(error, CompilePoolError):
+            measured.lost.append(name_of(config))
+
     with guarded({**call.positional, **call.kwargs}, tuner.__name__) as guard:
-        for config, kernel in warmups.as_compiled(drop):
-            usable = kernel is not None and _fits(kernel)
-            times[name_of(config)] = time_of(tuner, config, guard.for_kernel(kernel), call.grid) if usable else None
-    return times
+        for config, kernel in warmups.as_compiled(dropped):
+            name = name_of(config)
+            if kernel is not None and _fits(kernel):
+                guarded_call = call.with_arguments(guard.for_kernel(kernel))
+                measured.times[name] = time_of(tuner, config, guarded_call)
+            elif name not in measured.lost:
+                measured.times[name] = None
+    return measured
 
 
 def drop(config: Config | None, error: Exception) -> None:
@@ -82,16 +116,16 @@ def drop(config: Config | None, error: Exception) -> None:
         log.warning("a config is left out%s: %s", f" ({config})" if config else "", error)
 
 
-def time_of(tuner: "Autotuner", config: Config, arguments: Mapping[str, Any], grid: Any) -> float | None:
+def time_of(tuner: "Autotuner", config: Config, call: Call) -> float | None:
     """Milliseconds of one config with these arguments, which it may spoil; None: it can't be launched here."""
-    values = {**arguments, **config.all_kwargs()}
+    values = call.hook_values(config)
 
     def launch() -> None:
         if config.pre_hook:
             config.pre_hook(values)
         tuner.pre_hook(values)
         try:
-            tuner.fn.run(grid=grid, warmup=False, **values)
+            call.run(tuner.fn, config)
         except Exception as exc:
             tuner.post_hook(values, exception=exc)
             raise

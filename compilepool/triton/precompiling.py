@@ -25,7 +25,7 @@ def for_targets(
     wanted = [
         compilation_for(tuner.fn, target, args, {**kwargs, **config.all_kwargs()})
         for target in targets
-        for config in tuner.configs
+        for config in tuner.pruned(Call(tuner.arg_names, args, dict(kwargs), (1,)))
     ]
     futures = [compiler.submit(one, "background") for one in wanted]
     return together(tuner.__name__, futures, lambda: _those_that_compile(futures))
@@ -34,13 +34,14 @@ def for_targets(
 def for_here(tuner: "Autotuner", compiler: Compiler, call: Call) -> CompileFuture:
     """In the thread that prepares: keys and pickles take a while, and the program goes on meanwhile."""
     mocked = Call(call.arg_names, [MockTensor.wrap_dtype(arg) for arg in call.args], call.kwargs, call.grid)
+    configs = tuner.pruned(call)
     driver = triton.runtime.driver.active
     device = driver.get_current_device()
 
     def ask() -> CompileFuture:
         driver.set_current_device(device)
-        warmups = tuner.warm(tuner.configs, mocked, "background")
-        return together(tuner.__name__, warmups.futures, functools.partial(_compiled, warmups))
+        warmups = tuner.warm(configs, mocked, "background", hooks_must_work=False)
+        return together(tuner.__name__, warmups.futures, functools.partial(_compiled, warmups), warmups.cancel)
 
     return compiler.later(tuner.__name__, ask)
 
@@ -50,10 +51,14 @@ def _compiled(warmups: Warmups) -> list[Any]:
 
 
 def _those_that_compile(futures: Sequence[Future[Any]]) -> list[Any]:
-    kernels = []
+    kernels: list[Any] = []
+    error: Exception | None = None
     for future in futures:
         try:
             kernels.append(future.result())
         except Exception as exc:  # noqa: BLE001 - `drop` raises what is no config's own
             drop(None, exc)
+            error = exc
+    if error is not None and not kernels:
+        raise error
     return kernels

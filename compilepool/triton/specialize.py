@@ -3,6 +3,7 @@
 The steps are those of `JITFunction.run`, with the backend of the target that is named in the place of the device's.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from compilepool.triton.compilation import Compilation
 
 # AMD's data-center GPUs (CDNA, gfx9) have wavefronts of 64; RDNA's have 32.
 _WIDE = "gfx9"
+_TARGET = re.compile(r"(?P<backend>cuda(?=:\d+)|hip(?=:gfx\d)):(?P<arch>\w+)(:(?P<warp>\d+))?")
 
 
 class BadTarget(ValueError):
@@ -23,16 +25,11 @@ class BadTarget(ValueError):
 
 def target_named(name: str) -> GPUTarget:
     """'cuda:90', 'hip:gfx942', ..., with a third part for threads of a warp; raises BadTarget."""
-    backend, _, rest = name.partition(":")
-    arch, _, warp = rest.partition(":")
-    is_hip = backend == "hip"
-    if (
-        backend not in ("cuda", "hip")
-        or not arch
-        or (not is_hip and not arch.isdigit())
-        or (warp and not warp.isdigit())
-    ):
+    found = _TARGET.fullmatch(name)
+    if found is None:
         raise BadTarget(f"{name!r} is no target: 'cuda:90' and 'hip:gfx942' are")
+    backend, arch, warp = found["backend"], found["arch"], found["warp"]
+    is_hip = backend == "hip"
     width = int(warp) if warp else 64 if is_hip and arch.startswith(_WIDE) else 32
     return GPUTarget(backend, arch if is_hip else int(arch), width)
 
@@ -49,7 +46,10 @@ def compilation_for(kernel: Any, target: str, args: Sequence[Any], kwargs: Mappi
             values[name] = heuristic({**dict(zip(kernel.arg_names, mocked, strict=False)), **values})
         kernel = kernel.fn
     wanted = target_named(target)
-    backend = make_backend(wanted)
+    try:
+        backend = make_backend(wanted)
+    except (RuntimeError, ValueError) as exc:
+        raise BadTarget(f"{target!r} is no target of this Triton: {exc}") from exc
     values["debug"] = values.get("debug", kernel.debug) or triton.knobs.runtime.debug
     values["instrumentation_mode"] = triton.knobs.compilation.instrumentation_mode
     bind = create_function_from_signature(kernel.signature, kernel.params, backend)

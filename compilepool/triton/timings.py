@@ -157,6 +157,9 @@ class TimingStore:
             _lock(descriptor, time.monotonic() + WAIT_SECONDS)
             yield
         finally:
+            # A fork has the descriptor too, and would hold the lock for as long as it lives.
+            with contextlib.suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
 

@@ -99,7 +99,7 @@ def bandwidth() -> Iterator[Report]:
 def _measured(tuner: "Autotuner", call: Call, config: "Config", kernel: Any, named: list[str]) -> Moved:
     arguments = {**call.positional, **call.kwargs}
     with guarded(arguments, tuner.__name__) as guard:
-        taken = time_of(tuner, config, guard.for_kernel(kernel), call.grid)
+        taken = time_of(tuner, config, call.with_arguments(guard.for_kernel(kernel)))
     known = facts(kernel)
     tensors = {name: value for name, value in arguments.items() if hasattr(value, "element_size")}
     named_twice = list(tensors) if known.reads is None or known.writes is None else [*known.reads, *known.writes]

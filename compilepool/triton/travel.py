@@ -126,8 +126,8 @@ def state_of(tuner: "Autotuner") -> dict[str, Any]:
 def _launchables(tuner: "Autotuner") -> list[tuple[Any, dict[str, Any], CompileResult]]:
     arrived = [(key, _described(one.config), one.result) for key, one in tuner._travelled.items()]
     here = [
-        (key[1:], _described(tuner._configs_of[key]), CompileResult.of(entry[0]))
-        for key, entry in tuner._known.items()
+        (key[1:], _described(config), CompileResult.of(kernel))
+        for key, (kernel, _, config) in tuner._known.items()
         if _is_plain(key)
     ]
     return [*arrived, *here]

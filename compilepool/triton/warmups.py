@@ -5,6 +5,8 @@ while one is being measured, the pool compiles the next.
 """
 
 import inspect
+import os
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any
@@ -24,6 +26,7 @@ class Warmups:
     def __init__(self, compiler: Compiler, priority: Priority = "foreground") -> None:
         self._mode = _async_compile.AsyncCompileMode(Executor.over(compiler, priority))
         self._made: list[tuple[Config, Any]] = []
+        _open.add(self)
 
     def __repr__(self) -> str:
         return f"<Warmups [configs: {len(self._made)}, compiled: {sum(f.done() for f in self.futures)}]>"
@@ -45,8 +48,15 @@ class Warmups:
         """
         for future_kernel in self._mode.future_kernels.values():
             if future_kernel.future.cancel():
-                kept = inspect.getclosurevars(future_kernel.finalize_compile).nonlocals
-                kept["kernel_cache"].pop(kept["key"], None)
+                _take_away(future_kernel)
+
+    def abandon(self) -> None:
+        """Forget what is not there: in a fork, its answer will never come."""
+        self._made = [(config, kernel) for config, kernel in self._made if _is_done(kernel)]
+        for future_kernel in self._mode.future_kernels.values():
+            if not future_kernel.future.done():
+                _take_away(future_kernel)
+        self._mode.raw_futures = [future for future in self._mode.raw_futures if future.done()]
 
     def add(self, config: Config, warm: Callable[[], Any]) -> None:
         """Ask for a config; `warm` is Triton's own warm-up of it."""
@@ -87,6 +97,23 @@ class Warmups:
                 continue
             waiting = [one for one in waiting if not any(one is done for done in ready)]
             yield from ready
+
+
+# For forks.
+_open: "weakref.WeakSet[Warmups]" = weakref.WeakSet()
+
+
+def _abandon_all() -> None:
+    for warmups in list(_open):
+        warmups.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)
+
+
+def _take_away(future_kernel: Any) -> None:
+    kept = inspect.getclosurevars(future_kernel.finalize_compile).nonlocals
+    kept["kernel_cache"].pop(kept["key"], None)
 
 
 def wait_for_any(several: Sequence[Warmups]) -> None:

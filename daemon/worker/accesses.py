@@ -15,7 +15,7 @@ is not taken for written.
 import re
 import tempfile
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from triton._C.libtriton import ir
@@ -34,12 +34,12 @@ _WRITES = {
 }
 # The address is made of the first operand alone; the others are offsets, shapes and strides.
 _ADDRESS_FIRST = ("tt.addptr", "tt.advance", "tt.make_tensor_ptr", "tt.make_tensor_descriptor")
-_READS = ("tt.load", "tt.descriptor_load", "tt.descriptor_gather", "tt.atomic_rmw", "tt.atomic_cas", "tt.gather")
+_READS = ("tt.load", "tt.descriptor_load", "tt.descriptor_gather", "tt.atomic_rmw", "tt.atomic_cas")
 _PURE_DIALECTS = ("arith", "math", "scf", "cf", "ub", "builtin")
 _PURE = frozenset(
     {
         "tt.addptr", "tt.advance", "tt.assert", "tt.bitcast", "tt.broadcast", "tt.call", "tt.cat", "tt.clampf",
-        "tt.dot", "tt.dot_scaled", "tt.expand_dims", "tt.fp_to_fp", "tt.func", "tt.get_num_programs",
+        "tt.dot", "tt.dot_scaled", "tt.expand_dims", "tt.fp_to_fp", "tt.func", "tt.gather", "tt.get_num_programs",
         "tt.get_program_id", "tt.histogram", "tt.int_to_ptr", "tt.join", "tt.make_range",
         "tt.make_tensor_descriptor", "tt.make_tensor_ptr",
         "tt.map_elementwise", "tt.map_elementwise.return", "tt.mulhiui", "tt.precise_divf", "tt.precise_sqrt",
@@ -48,9 +48,7 @@ _PURE = frozenset(
     }
 )  # fmt: skip
 _MAY_BE_PURE = ("tt.elementwise_inline_asm", "tt.extern_elementwise")
-_ENTRY = re.compile(r"tt\.func public @.*")
-_NAMED = re.compile(r'loc\("([^"]+)"\(')
-_ARGUMENT = re.compile(r"%([A-Za-z_]\w*): ")
+_DESCRIPTOR = re.compile(r"tensordesc<[^\[]*\[([^\]]*)\]")
 
 
 class Operation(NamedTuple):
@@ -70,12 +68,14 @@ class Accessed(NamedTuple):
     writes_elsewhere: bool
 
 
-def accessed(ttir: str) -> Accessed | None:
-    """What a kernel reads and writes; None if the TTIR can't be read."""
-    entry = _ENTRY.search(ttir)
-    if entry is None:
+def accessed(ttir: str, names: Sequence[str]) -> Accessed | None:
+    """What a kernel reads and writes; None if that can't be told.
+
+    names: of its arguments, one for each that its TTIR has (`argument_names`). Names in the TTIR itself are no guide:
+    where branches meet, Triton gives an argument the name of a variable.
+    """
+    if "tt.func" not in ttir:
         return None
-    names = _argument_names(entry[0])
     with tempfile.NamedTemporaryFile("w", suffix=".ttir") as file:
         file.write(ttir)
         file.flush()
@@ -96,11 +96,20 @@ def accessed(ttir: str) -> Accessed | None:
     return Accessed(named(reads), named(writes), not flow.read.isdisjoint(writes))
 
 
-def _argument_names(entry: str) -> list[str]:
-    """The names of the kernel's arguments in its Python source, one for each argument that its TTIR has."""
-    arguments, named = _ARGUMENT.findall(entry), _NAMED.findall(entry)
-    # A tuple or descriptor is several arguments of one name; without locations they are told apart by a number.
-    return named if len(named) == len(arguments) else arguments
+def argument_names(signature: Mapping[str, Any]) -> list[str]:
+    """The names of a kernel's arguments, once for each that its TTIR has: constants are none, tuples several."""
+    return [name for name, kind in signature.items() for _ in range(_arguments_of(kind))]
+
+
+def _arguments_of(kind: Any) -> int:
+    if isinstance(kind, tuple | list):
+        return sum(map(_arguments_of, kind))
+    if kind == "constexpr":
+        return 0
+    if shape := _DESCRIPTOR.match(str(kind)):
+        # The descriptor, and its shape and strides.
+        return 1 + 2 * len(shape[1].split(","))
+    return 1
 
 
 class _Flow:
@@ -113,6 +122,7 @@ class _Flow:
         self.read_from: list[int] = []
         self.written_to: list[int] = []
         self.read: set[int] = set()
+        self._numbers: set[int] = set()
         self._origins: dict[int, set[int]] = defaultdict(set)
         self._arguments: dict[int, list[int]] = {}
         self._blocks_of_region: dict[int, list[int]] = defaultdict(list)
@@ -175,8 +185,13 @@ class _Flow:
         elif this.name in _READS:
             self.read.update(this.results)
         else:
+            origins = _origins(this)
+            if this.name == "tt.ptr_to_int" or not self._numbers.isdisjoint(this.operands):
+                # An address as a number: what is computed with it may become one again, as an offset too.
+                self._numbers.update(this.results)
+                origins = this.operands
             for result in this.results:
-                self._origins[result].update(_origins(this))
+                self._origins[result].update(origins)
 
     def _function(self, name: str, this: Operation) -> None:
         self._functions[name] = self._arguments[this.blocks[0]] if this.blocks else []

@@ -10,7 +10,7 @@ Triton's key of what arrived must be the one that was asked for, or the function
 import base64
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -45,11 +45,11 @@ def compile_jit(task: Jit, body: bytes, cache: Path) -> tuple[Contents, list[byt
     # Kernels may ask for what they are compiled.
     triton.runtime.driver.set_active(HeadlessDriver(target))
     if task.ttir:
-        _compile_ttir(task, _decode_frontend(body), target, directory)
+        names = _compile_ttir(task, _decode_frontend(body), target, directory)
     else:
-        _compile_function(task, body, target)
+        names = _compile_function(task, body, target)
     note.enter(Step.READING)
-    return _collect(task, directory)
+    return _collect(task, directory, names)
 
 
 def directory_of(triton_hash: str) -> str:
@@ -57,7 +57,8 @@ def directory_of(triton_hash: str) -> str:
     return base64.b32encode(bytes.fromhex(triton_hash)).decode().rstrip("=")
 
 
-def _compile_function(task: Jit, body: bytes, target: GPUTarget) -> None:
+def _compile_function(task: Jit, body: bytes, target: GPUTarget) -> list[str]:
+    """Compile it; the names of its arguments, as its TTIR has them."""
     note.enter(Step.UNPICKLING, task.config)
     try:
         source, told = unseal(body)
@@ -71,9 +72,10 @@ def _compile_function(task: Jit, body: bytes, target: GPUTarget) -> None:
     note.enter(Step.FRONTEND)
     with _errors_of(task):
         triton.compile(source, target=target, options=options.__dict__)
+    return accesses.argument_names(source.signature)
 
 
-def _compile_ttir(task: Jit, frontend: Frontend, target: GPUTarget, directory: Path) -> None:
+def _compile_ttir(task: Jit, frontend: Frontend, target: GPUTarget, directory: Path) -> list[str]:
     with _errors_of(task):
         backend = make_backend(target)
         options = lowering.options_from(backend, frontend.options)
@@ -86,6 +88,7 @@ def _compile_ttir(task: Jit, frontend: Frontend, target: GPUTarget, directory: P
         for stage, value in made.items():
             (directory / f"{name}.{stage}").write_bytes(value if isinstance(value, bytes) else value.encode())
         (directory / f"{name}.json").write_text(json.dumps(noted, default=vars))
+    return frontend.arguments
 
 
 @contextmanager
@@ -96,15 +99,15 @@ def _errors_of(task: Jit) -> Iterator[None]:
         raise CompileError(f"{type(exc).__name__}: {exc}", task.name) from exc
 
 
-def facts_of(ttir: str) -> Facts:
-    """What can be told from a kernel's TTIR ('': there is none)."""
-    found = accesses.accessed(ttir)
+def facts_of(ttir: str, names: Sequence[str]) -> Facts:
+    """What can be told from a kernel's TTIR ('': there is none); `names`: of its arguments, as it has them."""
+    found = accesses.accessed(ttir, names)
     return Facts(found.reads, found.writes, found.writes_elsewhere) if found else Facts(writes_elsewhere=True)
 
 
-def _collect(task: Jit, directory: Path) -> tuple[Contents, list[bytes]]:
+def _collect(task: Jit, directory: Path, names: Sequence[str]) -> tuple[Contents, list[bytes]]:
     files = sorted(file for file in directory.iterdir() if not file.name.startswith("__grp__"))
-    facts = facts_of(next((read_plain(file).decode() for file in files if file.suffix == ".ttir"), ""))
+    facts = facts_of(next((read_plain(file).decode() for file in files if file.suffix == ".ttir"), ""), names)
     taken = resources(directory)
     said = (taken.registers, taken.spills) if taken else (None, None)
     unit = Unit(task.config, task.hash, directory.name, [file.name for file in files], *said)

@@ -37,6 +37,8 @@ _LEFT_BEHIND = frozenset(
 )  # fmt: skip
 # Their classes are in annotations only: to import what makes them takes seconds.
 _EXTENSIONS = ("torch", "numpy")
+# The largest of several hundred public kernels has 70,000.
+_MOST_BYTES = 4 << 20
 _LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF")
 _REACHES = ("LOAD_ATTR", "LOAD_METHOD")
 
@@ -87,6 +89,8 @@ def _dump(value: object, reached: "_Reached") -> bytes:
         _Pickler(file, reached).dump(value)
     except Exception as exc:
         raise NotPortable(f"it uses what can't be sent: {type(exc).__name__}: {exc}") from exc
+    if file.tell() > _MOST_BYTES:
+        raise NotPortable(f"with all that it uses it has {file.tell()} bytes")
     return file.getvalue()
 
 
@@ -116,7 +120,8 @@ class _Reached:
         for name, path in _chains(value):
             if name in scope:
                 yield self._follow(scope[name], path)
-            if name in function.__globals__:
+            # No kernel can use a tensor that its module happens to have.
+            if name in function.__globals__ and not hasattr(scope[name], "data_ptr"):
                 named[name] = function.__globals__[name]
         yield from function.__defaults__ or ()
         if isinstance(value, JITFunction) and value._repr is not None:
@@ -154,10 +159,24 @@ def _chains(value: Any) -> Iterator[tuple[str, list[str]]]:
     Triton compiles the text of its own, annotations and all; others run, as they are.
     """
     if isinstance(value, JITCallable):
-        yield from _chains_of_text(value.parse())
+        (function,) = value.parse().body
+        own = _own_names(function)
+        yield from (chain for part in function.body for chain in _chains_of_text(part) if chain[0] not in own)
+        # Defaults and annotations are outside of it.
+        yield from _chains_of_text(function.args)
     else:
         for code in _codes(value.__code__):
             yield from _chains_of_code(code)
+
+
+def _own_names(function: ast.FunctionDef) -> set[str]:
+    """Parameters, and what is assigned: whatever has these names outside is not meant."""
+    arguments = function.args
+    parameters = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
+    names = {parameter.arg for parameter in parameters if parameter is not None}
+    return names | {
+        node.id for node in ast.walk(function) if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)
+    }
 
 
 def _chains_of_text(tree: ast.AST) -> Iterator[tuple[str, list[str]]]:

@@ -36,4 +36,4 @@ def compile_once(cache: Path) -> None:
     for target in _TARGETS:
         signature = {"source": "*fp32", "target": "*fp32", "count": "i32", "block": "constexpr"}
         triton.compile(ASTSource(_double, signature, {"block": 128}), target=target)
-        jit.facts_of(next(cache.glob("*/_double.ttir")).read_text())
+        jit.facts_of(next(cache.glob("*/_double.ttir")).read_text(), ["source", "target", "count"])

@@ -30,7 +30,8 @@ def compiler(shared_daemon: Daemon, monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("COMPILEPOOL_TUNING_DIR", str(tmp_path / "tuning"))
     made = Compiler(Pool(Options(shared_daemon.socket, autostart=False, with_torch=False)))
-    monkeypatch.setattr("compilepool.triton.autotuner.default_compiler", lambda: made)
+    for module in ("autotuner", "choosing"):
+        monkeypatch.setattr(f"compilepool.triton.{module}.default_compiler", lambda: made)
     torch.manual_seed(0)
     yield made
     made.close()

@@ -96,6 +96,7 @@ def compiler(triton_daemon: Daemon) -> Iterator[Compiler]:
 def default(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> Compiler:
     """It is what this process asks."""
     monkeypatch.setattr("compilepool.triton.autotuner.default_compiler", lambda: compiler)
+    monkeypatch.setattr("compilepool.triton.choosing.default_compiler", lambda: compiler)
     return compiler
 
 

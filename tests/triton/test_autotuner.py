@@ -238,7 +238,7 @@ def test_recheck_takes_what_others_have_found(default: Compiler) -> None:
 
 
 def test_a_damaged_file_of_times_is_measured_anew(default: Compiler, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("compilepool.triton.autotuner._timing_store", lambda: TimingStore(tmp_path / "tuning"))
+    monkeypatch.setattr("compilepool.triton.choosing.timing_store", lambda: TimingStore(tmp_path / "tuning"))
     from compilepool.triton.timings import TimingStore
 
     x, out = tensors(2000)
@@ -255,7 +255,7 @@ def test_a_damaged_file_of_times_is_measured_anew(default: Compiler, tmp_path: P
 
 def test_configs_are_compiled_before_the_first_call(default: Compiler, compiles: Callable[[], int]) -> None:
     configs = [triton.Config({"BLOCK": block}) for block in (16, 32)]
-    kernel = tuned(scale, configs=configs)
+    kernel = tuned(only_here, configs=configs)
     made = kernel.precompile(torch.float32, torch.float32, 1000, 2.0).result(timeout=100)
     assert len(made) == 2 and compiles() == 2
     x, out = tensors(1008)
@@ -274,7 +274,7 @@ def test_the_first_call_may_take_what_is_ready(default: Compiler) -> None:
     x, out = tensors()
     kernel[grid](x, out, 1000, 2.0)
     assert launches and bench.measured == []
-    for warmups in list(kernel._pending.values()):
+    for warmups in list(kernel.pending.values()):
         for future in warmups.futures:
             future.result(timeout=100)
     kernel[grid](x, out, 1000, 2.0)
@@ -287,6 +287,7 @@ def test_without_a_daemon_it_tunes_all_the_same(tmp_path: Path, monkeypatch: pyt
 
     alone = Compiler(Pool(Options(tmp_path / "none.sock", autostart=False, with_torch=False)))
     monkeypatch.setattr("compilepool.triton.autotuner.default_compiler", lambda: alone)
+    monkeypatch.setattr("compilepool.triton.choosing.default_compiler", lambda: alone)
     bench = Bench(slowest_first)
     with caplog.at_level(logging.WARNING, "compilepool"):
         tuned(scale, bench)[grid](*tensors(), 1000, 2.0)
