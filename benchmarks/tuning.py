@@ -108,7 +108,7 @@ def _child(way: str, count: int) -> dict[str, float]:
     torch.testing.assert_close(c, a @ b, rtol=2e-2, atol=2e-2)
     told = {"compiled": compiled, "tuned": tuned, "blocked": blocked}
     if way == WAYS[2] and count > 1:
-        told["as_good"] = _compare(kernel, triton.autotune(configs, key=["M", "N", "K"])(matmul), arguments, grid)
+        told["as_good"] = as_good(kernel, triton.autotune(configs, key=["M", "N", "K"])(matmul), arguments, grid)
     return told
 
 
@@ -155,7 +155,7 @@ def _compile(way: str, kernel: Any, arguments: list[Any], grid: Any) -> float:
     return longest
 
 
-def _compare(ours: Any, theirs: Any, arguments: list[Any], grid: Any) -> float:
+def as_good(ours: Any, theirs: Any, arguments: list[Any], grid: Any) -> float:
     """The time of our choice over that of Triton's, each the least of several, in turns."""
     import triton
 
