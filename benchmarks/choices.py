@@ -2,8 +2,8 @@
 
     python -m benchmarks.choices [--json]
 
-Both tune the same configs on the same arguments, in one process; then the configs that they chose are measured in turns.
-`as good`: the time of the one over that of the other.
+Both tune the same configs on the same arguments, in one process; then what they chose is measured in turns. `as good`:
+the time of the one over that of the other.
 """
 
 import argparse

@@ -18,6 +18,7 @@ does with it what it does. What is added:
 
 import contextlib
 import functools
+import math
 import os
 import threading
 import weakref
@@ -59,6 +60,7 @@ class Autotuner(Tritons):  # type: ignore[misc]
         *arguments: Any,
         first: First = "best",
         descend: bool = False,
+        most_spills: float = math.inf,
         **named: Any,
     ) -> None:
         if first not in get_args(First):
@@ -66,6 +68,7 @@ class Autotuner(Tritons):  # type: ignore[misc]
         super().__init__(fn, arg_names, *arguments, **named)
         self.first: First = first
         self.descend = descend
+        self.most_spills = most_spills
         self.report: Report | None = None
         self.nargs: dict[str, Any] | None = None
         self.best_config: Config | None = None
@@ -336,6 +339,7 @@ def autotune(
     *,
     first: First = "best",
     descend: bool = False,
+    most_spills: float = math.inf,
 ) -> Callable[[Any], Any]:
     """Tune a `@triton.jit` function over configs; arguments as of `triton.autotune` (triton/runtime/autotuner.py).
 
@@ -343,11 +347,17 @@ def autotune(
     first: 'best', or 'ready': the first call launches the first config that is there
     descend: look for a better config beside the best one, by coordinate descent: block lengths, warps and stages. Every
         block length that is a power of two may be changed; what must not be is for `prune_configs_by` to say
+    most_spills: configs that keep more registers of a thread in memory are not measured. Inductor has a bound of 16 for
+        its own kernels and none for those of others, since some are fastest so
     """
 
     def decorate(fn: Any) -> Any:
         # Triton's interpreter compiles nothing.
-        kind = Tritons if knobs.runtime.interpret else functools.partial(Autotuner, first=first, descend=descend)
+        kind = (
+            Tritons
+            if knobs.runtime.interpret
+            else functools.partial(Autotuner, first=first, descend=descend, most_spills=most_spills)
+        )
         return kind(
             fn,
             fn.arg_names,

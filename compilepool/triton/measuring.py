@@ -11,6 +11,7 @@ from triton.runtime.autotuner import Config
 from triton.runtime.errors import OutOfResources, PTXASError
 
 from compilepool.protocol.errors import CompilePoolError
+from compilepool.triton.compiler import ANSWERED
 from compilepool.triton.guard import guarded
 from compilepool.triton.warmups import Warmups
 
@@ -100,7 +101,7 @@ def measure(tuner: "Autotuner", warmups: Warmups, call: Call) -> Measured:
     with guarded({**call.positional, **call.kwargs}, tuner.__name__) as guard:
         for config, kernel in warmups.as_compiled(dropped):
             name = name_of(config)
-            if kernel is not None and _fits(kernel):
+            if kernel is not None and _fits(kernel) and _spills(kernel) <= tuner.most_spills:
                 guarded_call = call.with_arguments(guard.for_kernel(kernel))
                 measured.times[name] = time_of(tuner, config, guarded_call)
             elif name not in measured.lost:
@@ -138,6 +139,13 @@ def time_of(tuner: "Autotuner", config: Config, call: Call) -> float | None:
         return None
     median = float(taken[0] if isinstance(taken, Sequence) else taken)
     return median if median != float("inf") else None
+
+
+def _spills(kernel: Any) -> float:
+    """Registers of a thread that are kept in memory; 0 where nobody knows before it is launched."""
+    answered = getattr(kernel, ANSWERED, None)
+    spills = answered[0].spills if answered else getattr(kernel, "n_spills", None)
+    return float(spills or 0)
 
 
 def _fits(kernel: Any) -> bool:

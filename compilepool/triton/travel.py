@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from compilepool.triton.autotuner import Autotuner
 
 FORMAT = 1
-_PLAIN = ("arg_names", "keys", "reset_to_zero", "restore_value", "first", "descend", "configs_top_k")
+_PLAIN = ("arg_names", "keys", "reset_to_zero", "restore_value", "first", "descend", "most_spills", "configs_top_k")
 _CONFIG = ("kwargs", "num_warps", "num_stages", "num_ctas", "maxnreg", "ir_override")
 # What a program hangs on an autotuner, and is a function or holds one.
 _LET_GO = ("_fn", "base_fn", "pre_hook", "post_hook", "perf_model", "early_config_prune", "_do_bench", "do_bench")

@@ -1,5 +1,6 @@
 """What programs do to kernels and autotuners: odd names, hooks, forks, threads, globals that change."""
 
+import math
 import os
 import threading
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from triton import knobs
 from triton.runtime.autotuner import Autotuner as Tritons
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+import compilepool
 from compilepool.protocol.errors import CompileTimeout
 from compilepool.triton.compilation import Compilation
 from compilepool.triton.compiler import Compiler
@@ -270,3 +272,22 @@ def test_a_lock_ends_with_its_process(tmp_path: Any, default: Compiler) -> None:
     taken()
     os.close(writer)
     os.waitpid(child, 0)
+
+
+def test_configs_that_spill_are_left_out_if_that_is_wanted(default: Compiler) -> None:
+    from tests.handwritten import attention
+
+    configs = [triton.Config({"BLOCK_M": m, "BLOCK_N": 32}, num_warps=4, num_stages=2, maxnreg=32) for m in (16, 128)]
+    query = torch.zeros(1, 2, 128, 64, dtype=torch.float16)
+    told = [*(query for _ in range(3)), torch.empty_like(query), 0.125, 8192, 64, 128, 128, 64, True]
+    measured = []
+    for most in (math.inf, 0):
+        bench = Bench(lambda launch: launch.grid[0])
+        kernel = compilepool.autotune(configs, key=["M"], do_bench=bench, most_spills=most)(attention)
+        if most == 0:
+            with pytest.raises(triton.runtime.errors.AutotunerError):
+                kernel[(1, 2)](*told[:7], 127, *told[8:])
+        else:
+            kernel[(1, 2)](*told)
+        measured.append(len(bench.measured))
+    assert measured == [2, 0]
