@@ -277,7 +277,7 @@ def test_a_lock_ends_with_its_process(tmp_path: Any, default: Compiler) -> None:
 def test_configs_that_spill_are_left_out_if_that_is_wanted(default: Compiler) -> None:
     from tests.handwritten import attention
 
-    configs = [triton.Config({"BLOCK_M": m, "BLOCK_N": 32}, num_warps=4, num_stages=2, maxnreg=32) for m in (16, 128)]
+    configs = [triton.Config({"BLOCK_M": m, "BLOCK_N": 32}, num_warps=4, num_stages=2, maxnreg=32) for m in (64, 128)]
     query = torch.zeros(1, 2, 128, 64, dtype=torch.float16)
     told = [*(query for _ in range(3)), torch.empty_like(query), 0.125, 8192, 64, 128, 128, 64, True]
     measured = []
