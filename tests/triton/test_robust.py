@@ -275,19 +275,12 @@ def test_a_lock_ends_with_its_process(tmp_path: Any, default: Compiler) -> None:
 
 
 def test_configs_that_spill_are_left_out_if_that_is_wanted(default: Compiler) -> None:
-    from tests.handwritten import attention
+    from tests.handwritten import softmax
 
-    configs = [triton.Config({"BLOCK_M": m, "BLOCK_N": 32}, num_warps=4, num_stages=2, maxnreg=32) for m in (64, 128)]
-    query = torch.zeros(1, 2, 128, 64, dtype=torch.float16)
-    told = [*(query for _ in range(3)), torch.empty_like(query), 0.125, 8192, 64, 128, 128, 64, True]
-    measured = []
-    for most in (math.inf, 0):
-        bench = Bench(lambda launch: launch.grid[0])
-        kernel = compilepool.autotune(configs, key=["M"], do_bench=bench, most_spills=most)(attention)
-        if most == 0:
-            with pytest.raises(triton.runtime.errors.AutotunerError):
-                kernel[(1, 2)](*told[:7], 127, *told[8:])
-        else:
-            kernel[(1, 2)](*told)
-        measured.append(len(bench.measured))
-    assert measured == [2, 0]
+    configs = [triton.Config({}, num_warps=warps) for warps in (1, 16)]
+    data = torch.zeros(4, 16384)
+    for columns, most, measured in ((16000, math.inf, [1, 16]), (16001, 16, [16])):
+        bench = Bench(lambda launch: float(launch.num_warps))
+        kernel = compilepool.autotune(configs, key=["columns"], do_bench=bench, most_spills=most)(softmax)
+        kernel[(4,)](data, torch.empty_like(data), 16384, columns, 16384)
+        assert sorted(launch.num_warps for launch in bench.measured) == measured
