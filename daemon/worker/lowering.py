@@ -42,7 +42,7 @@ _BINARIES = ("cubin", "hsaco")
 _NAMES_FILES = ("extern_libs", "ptx_options", "ir_override", "instrumentation_mode")
 _LOCATION = re.compile(r'loc\("([^"]+)":(?=\d+:\d+)')
 _PACKAGES = re.compile(r"^.*/(?:site|dist)-packages/")
-_SHOWN, _SHOWN_PACKAGES = "/torchinductor", "/python/"
+_SHOWN, _SHOWN_PACKAGES, _SHOWN_KERNELS = "/torchinductor", "/python/", "/kernels"
 _CHUNK = 1 << 20
 
 # Sends TTIR to the backend of this digest; what came of it, or None: compile it yourself.
@@ -51,7 +51,7 @@ Ask = Callable[[Lowering, bytes], tuple[Contents, tuple[bytes, ...]] | None]
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """How this worker asks, and the path that line tables show for its kernel's source."""
+    """How this worker asks, and the path that line tables show for its kernel's source ('': written by hand)."""
 
     ask: Ask
     name: str
@@ -125,10 +125,13 @@ def _canonical(ttir: str, shown: str) -> str:
     """With the same file names for everybody."""
 
     def rename(found: re.Match[str]) -> str:
-        path = found[1]
-        if path.startswith(shown + "/"):
+        path = _PACKAGES.sub(_SHOWN_PACKAGES, found[1])
+        if shown and path.startswith(shown + "/"):
             path = _SHOWN + path[len(shown) :]
-        return f'loc("{_PACKAGES.sub(_SHOWN_PACKAGES, path)}":'
+        elif not shown and path == found[1]:
+            # Of a program's own file, its name: the same file is somewhere else for another user.
+            path = f"{_SHOWN_KERNELS}/{os.path.basename(path)}"
+        return f'loc("{path}":'
 
     return _LOCATION.sub(rename, ttir)
 

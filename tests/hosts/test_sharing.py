@@ -72,6 +72,38 @@ def test_the_backend_runs_once_for_two_users(host: Host, service: Service) -> No
     assert listed.stdout.count("common") == len(alices), listed.stderr
 
 
+HANDWRITTEN = """
+import hashlib, importlib.util
+from pathlib import Path
+from triton.backends.compiler import GPUTarget
+from triton.compiler.compiler import ASTSource
+from compilepool.client import Pool
+from compilepool.options import Options
+from compilepool.triton.compilation import Compilation
+from compilepool.triton.compiler import Compiler
+file = Path.home() / "mine.py"
+file.write_text(chr(10).join((
+    "import triton, triton.language as tl", "@triton.jit", "def doubled(x, out, B: tl.constexpr):",
+    "    at = tl.arange(0, B)", "    tl.store(out + at, tl.load(x + at) * 2)")) + chr(10))
+spec = importlib.util.spec_from_file_location("mine", file)
+mine = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(mine)
+source = ASTSource(mine.doubled, {"x": "*fp32", "out": "*fp32", "B": "constexpr"}, {"B": 64})
+options = Options(Path(os.environ["COMPILEPOOL_SOCKET"]), autostart=False, with_torch=False)
+compiler = Compiler(Pool(options))
+kernel = compiler.submit(Compilation(source, GPUTarget("cuda", 90, 32), {})).result(timeout=150)
+tell([kernel._compilepool_unit is not None, hashlib.sha256(kernel.asm["cubin"]).hexdigest()])
+"""
+
+
+def test_kernels_written_by_hand_are_shared_wherever_their_files_are(host: Host, service: Service) -> None:
+    service.backend()
+    alices = host.python(ALICE, HANDWRITTEN)
+    assert alices[0] and shared(service) == (1, 1)
+    assert host.python(BOB, HANDWRITTEN) == alices
+    assert shared(service) == (1, 2), "the backend ran once"
+
+
 @pytest.mark.parametrize("target", ["cuda:90", "hip:gfx942"])
 def test_without_a_backend_each_compiles_alone_to_the_same_bytes(
     host: Host, serve: Callable[..., Service], target: str
