@@ -27,7 +27,6 @@ _PLAIN = ("arg_names", "keys", "reset_to_zero", "restore_value", "first", "desce
 _CONFIG = ("kwargs", "num_warps", "num_stages", "num_ctas", "maxnreg", "ir_override")
 # What a program hangs on an autotuner, and is a function or holds one.
 _LET_GO = ("_fn", "base_fn", "pre_hook", "post_hook", "perf_model", "early_config_prune", "_do_bench", "do_bench")
-_MADE_ANEW = ("_launch", "_pending", "_known", "_configs_of")
 
 
 class FunctionChanged(RuntimeError):

@@ -7,7 +7,7 @@ while one is being measured, the pool compiles the next.
 import inspect
 import os
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any
 
@@ -93,7 +93,7 @@ class Warmups:
         while waiting:
             ready = [one for one in waiting if _is_done(one[1])]
             if not ready:
-                wait([one[1].future for one in waiting], return_when=FIRST_COMPLETED)
+                _wait_for_one([one[1].future for one in waiting])
                 continue
             waiting = [one for one in waiting if not any(one is done for done in ready)]
             yield from ready
@@ -120,12 +120,16 @@ def wait_for_any(several: Sequence[Warmups]) -> None:
     """Until one of these has all that it asked for."""
     futures = {future: warmups for warmups in several for future in warmups.futures if not future.done()}
     while not any(warmups.done for warmups in several):
-        for future in futures:
-            if isinstance(future, CompileFuture):
-                future.hurry()
-        done, _ = wait(futures, return_when=FIRST_COMPLETED)
-        for future in done:
+        for future in _wait_for_one(futures):
             del futures[future]
+
+
+def _wait_for_one(futures: Collection[Future[Any]]) -> set[Future[Any]]:
+    """Until one is done, or more; they are urgent from here on, whatever they were asked for as."""
+    for future in futures:
+        if isinstance(future, CompileFuture):
+            future.hurry()
+    return wait(futures, return_when=FIRST_COMPLETED).done
 
 
 def _is_done(kernel: Any) -> bool:
