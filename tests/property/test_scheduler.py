@@ -25,6 +25,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.ended: set[ev.RequestId] = set()
         self.lookups: list[int] = []
         self.running: dict[int, int] = {}
+        self.killed: set[int] = set()
+        # What workers have asked, by whose job it is a part of.
+        self.parts: dict[ev.RequestId, int] = {}
         self.assistants: list[tuple[int, int]] = []
         self.forkservers: dict[int, ev.Domain] = {}
 
@@ -48,6 +51,11 @@ class SchedulerMachine(RuleBasedStateMachine):
                     self.retired(forkserver)
                 case act.Kill(job):
                     assert job in self.running
+                    self.killed.add(job)
+        # Nobody waits for parts of a job that is over, or is to be: they are taken back without a word.
+        over = {part for part, job in self.parts.items() if job not in self.running or job in self.killed}
+        self.ended |= over & self.open
+        self.open -= over
 
     def retired(self, forkserver: int) -> None:
         if self.forkservers.pop(forkserver, None):
@@ -77,6 +85,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         request = ev.RequestId(self.running[job], self.next_id)
         self.next_id += 1
         self.open.add(request)
+        self.parts[request] = job
         self.feed(ev.Submitted(request, BACKEND, key, key, "foreground", 1.0, 10, behalf=job))
 
     @rule(slots=st.sampled_from([None, 1, 2]), own=st.sampled_from([None, 1, 2]))
