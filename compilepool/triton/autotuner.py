@@ -129,11 +129,13 @@ class Autotuner(Tritons):  # type: ignore[misc]
 
     def _run(self, call: Call, *, warmup: bool = False) -> tuple[Config, Any]:
         """The config that was chosen, and the compiled kernel."""
+        # First: where it has to be imported, it brings its hooks along.
+        fn = self.fn
         with self._lock:
             config = self._choose(call)
         if config.pre_hook is not None:
             config.pre_hook(call.hook_values(config))
-        return config, call.run(self.fn, config, warmup=warmup)
+        return config, call.run(fn, config, warmup=warmup)
 
     def launcher(self, *args: Any, grid: Any, **kwargs: Any) -> Callable[..., Any]:
         """`launch(*arguments)` with the config that is best for these arguments, and as little in between as can be.
@@ -220,11 +222,7 @@ class Autotuner(Tritons):  # type: ignore[misc]
     def _choose(self, call: Call) -> Config:
         if conflicts := call.kwargs.keys() & {name for config in self.configs for name in config.all_kwargs()}:
             raise ValueError(f"Conflicting meta-parameters: {', '.join(sorted(conflicts))}: its configs set them")
-        self.nargs = call.positional
-        try:
-            self.best_config = self._chosen(call) if len(self.configs) > 1 or self.descend else self.configs[0]
-        finally:
-            self.nargs = None
+        self.best_config = self._chosen(call) if len(self.configs) > 1 or self.descend else self.configs[0]
         return self.best_config
 
     def _chosen(self, call: Call) -> Config:
@@ -242,8 +240,12 @@ class Autotuner(Tritons):  # type: ignore[misc]
 
     def pruned(self, call: Call) -> list[Config]:
         """The configs that the program's own pruning leaves for a call; raises AutotunerError when there is none."""
-        self.nargs = call.positional
-        return list(self.prune_configs({**call.kwargs, "grid": call.grid, "warmup": False}))
+        with self._lock:
+            self.nargs = call.positional
+            try:
+                return list(self.prune_configs({**call.kwargs, "grid": call.grid, "warmup": False}))
+            finally:
+                self.nargs = None
 
     def warm(
         self,

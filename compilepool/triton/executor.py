@@ -37,24 +37,17 @@ class Executor(Base):
 
     pool: as `compilepool.connect` gives it; default: that of this host's daemon, which is started if none runs
     priority: 'background' for what nobody waits for yet
+    compiler: to ask by, in the place of a pool
     """
 
-    def __init__(self, pool: Pool | None = None, *, priority: m.Priority = "foreground") -> None:
-        self._begin(Compiler(pool) if pool else default_compiler(), priority)
-
-    def _begin(self, compiler: Compiler, priority: m.Priority) -> None:
-        self._compiler = compiler
+    def __init__(
+        self, pool: Pool | None = None, *, priority: m.Priority = "foreground", compiler: Compiler | None = None
+    ) -> None:
+        self._compiler = compiler or (Compiler(pool) if pool else default_compiler())
         self._priority: m.Priority = priority
         self._lock = threading.Lock()
         self._open: set[Future[Any]] = set()
         self._closed = False
-
-    @classmethod
-    def over(cls, compiler: Compiler, priority: m.Priority = "foreground") -> "Executor":
-        """One that asks by way of this compiler."""
-        made = cls.__new__(cls)
-        made._begin(compiler, priority)
-        return made
 
     def __repr__(self) -> str:
         return f"<Executor [open: {len(self._open)} | {self._compiler.pool!r}]>"

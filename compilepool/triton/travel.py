@@ -26,7 +26,7 @@ FORMAT = 1
 _PLAIN = ("arg_names", "keys", "reset_to_zero", "restore_value", "first", "descend", "most_spills", "configs_top_k")
 _CONFIG = ("kwargs", "num_warps", "num_stages", "num_ctas", "maxnreg", "ir_override")
 # What a program hangs on an autotuner, and is a function or holds one.
-_LET_GO = ("_fn", "base_fn", "pre_hook", "post_hook", "perf_model", "early_config_prune", "_do_bench", "do_bench")
+_LET_GO = ("_fn", "base_fn", "pre_hook", "post_hook", "perf_model", "early_config_prune", "_do_bench")
 
 
 class FunctionChanged(RuntimeError):
@@ -89,12 +89,13 @@ def take_over(tuner: "Autotuner", found: Any) -> None:
     """The function is needed: what was imported is put in, with the hooks that it has."""
     source = vars(found) if hasattr(found, "configs") else {"_fn": found, "base_fn": _jit(found).fn}
     for name in _LET_GO:
-        if name in source and name != "do_bench":
+        if name in source:
             setattr(tuner, name, source[name])
     # Configs with hooks of their own are those of the function's own list.
     own = {name_of(config): config for config in source.get("configs", ()) if config.pre_hook}
     bare = {name.rpartition(", pre_hook=")[0]: config for name, config in own.items()}
     tuner.configs = [bare.get(name_of(config), config) for config in tuner.configs]
+    tuner.cache = {key: bare.get(name_of(config), config) for key, config in tuner.cache.items()}
     tuner._launch = None
 
 

@@ -24,7 +24,7 @@ class Warmups:
     """Configs that were asked for, by what Triton gave for each."""
 
     def __init__(self, compiler: Compiler, priority: Priority = "foreground") -> None:
-        self._mode = _async_compile.AsyncCompileMode(Executor.over(compiler, priority))
+        self._mode = _async_compile.AsyncCompileMode(Executor(priority=priority, compiler=compiler))
         self._made: list[tuple[Config, Any]] = []
         _open.add(self)
 

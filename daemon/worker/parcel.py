@@ -11,6 +11,7 @@ that of what was sent; whoever compiles it checks that.
 
 import ast
 import dis
+import importlib
 import inspect
 import io
 import pickle
@@ -261,7 +262,7 @@ def _annotation(value: Any) -> Any:
 
 
 def _find(module: str, qualname: str) -> Any:
-    found: Any = __import__(module, fromlist=["_"])
+    found: Any = importlib.import_module(module)
     for name in qualname.split("."):
         found = getattr(found, name)
     return found
@@ -285,7 +286,6 @@ def _blank(kind: type[JITCallable]) -> Any:
 
 
 def _fill(made: Any, state: dict[str, Any]) -> None:
-
     own = state.pop("_own")
     vars(made).update(state)
     made.signature = inspect.signature(made.fn)

@@ -147,7 +147,7 @@ def test_configs_are_pruned_as_with_triton(default: Compiler) -> None:
     kernel = tuned(scale, bench, prune_configs_by=pruned)
     x, out = tensors(1100)
     kernel[grid](x, out, 1100, 2.0)
-    assert [launch.num_warps for launch in bench.measured] == [1, 2]
+    assert sorted(launch.num_warps for launch in bench.measured) == [1, 2]
 
 
 def test_a_config_that_does_not_fit_is_left_out(default: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import triton
+import triton.language as tl
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import compilepool
@@ -20,6 +21,14 @@ from tests.triton.conftest import launches
 from tests.triton.test_autotuner import CONFIGS, Bench, grid, scale, slowest_first, tensors, tuned
 
 importable = tuned(scale)
+hooked_with: list[int] = []
+HOOKED = [triton.Config({"BLOCK": b}, pre_hook=lambda told: hooked_with.append(told["BLOCK"])) for b in (64, 128)]
+
+
+@compilepool.autotune(HOOKED, key=["n"], do_bench=Bench(slowest_first))
+@triton.jit
+def hooked(x, n, BLOCK: tl.constexpr):  # noqa: N803
+    tl.store(x + tl.arange(0, BLOCK), n)
 
 
 def chosen_there(raw: bytes, statement: str) -> str:
@@ -103,6 +112,16 @@ def test_kernels_of_another_triton_are_left_aside_and_choices_stay(default: Comp
     assert launches[-1].num_warps == 4 and not isinstance(arrived._fn, travel.Reference)
     with pytest.raises(ValueError, match="of format 99; this version reads 1"):
         arrived.__setstate__({**state, "format": 99})
+
+
+def test_hooks_of_configs_come_with_the_function(default: Compiler) -> None:
+    data = torch.zeros(128)
+    hooked[(2,)](data, 5)
+    arrived: Any = pickle.loads(pickle.dumps(hooked))
+    assert all(config.pre_hook is None for config in arrived.configs)
+    hooked_with.clear()
+    arrived[(2,)](data, 5)
+    assert hooked_with == [hooked.best_config.kwargs["BLOCK"]]
 
 
 def test_it_is_stripped_and_put_back_in_place(default: Compiler) -> None:
