@@ -66,8 +66,12 @@ class Daemon:
 
     def forkserver(self) -> psutil.Process:
         """The forkserver that is attached."""
-        (described,) = self.status().forkservers
-        return psutil.Process(int(described.split("pid ")[1].split(",")[0]))
+        (attached,) = self.forkservers()
+        return attached
+
+    def forkservers(self) -> list[psutil.Process]:
+        """Those that are attached."""
+        return [psutil.Process(int(told.split("pid ")[1].split(",")[0])) for told in self.status().forkservers]
 
     def workers(self) -> list[psutil.Process]:
         """The processes that compile now (idle ones wait beside them)."""

@@ -40,6 +40,7 @@ from compilepool.triton.compiler import default_compiler
 from compilepool.triton.descending import Report
 from compilepool.triton.launching import Parameter
 from compilepool.triton.measuring import Call
+from compilepool.triton.resetting import Resetting
 from compilepool.triton.traffic import open_reports
 from compilepool.triton.warmups import Warmups
 
@@ -66,6 +67,9 @@ class Autotuner(Tritons):  # type: ignore[misc]
         if first not in get_args(First):
             raise ValueError(f"first is 'best' or 'ready', not {first!r}")
         super().__init__(fn, arg_names, *arguments, **named)
+        if not (self.user_defined_pre_hook or self.user_defined_post_hook):
+            hooks = Resetting(self.reset_to_zero, self.restore_value)
+            self.pre_hook, self.post_hook = hooks.before, hooks.after
         self.first: First = first
         self.descend = descend
         self.most_spills = most_spills

@@ -8,6 +8,7 @@ from typing import Any
 
 import triton
 
+from compilepool.daemon.worker.content import content_key
 from compilepool.triton.timings import Subject
 
 _DRIVER = Path("/proc/driver/nvidia/version")
@@ -21,7 +22,7 @@ def subject_of(kernel: Any, key: Sequence[str]) -> Subject:
     model, version = _described(driver.get_current_device())
     return Subject(
         kernel.__name__,
-        kernel.cache_key,
+        content_key(kernel),
         list(key),
         model or f"{target.backend}:{target.arch}",
         version,

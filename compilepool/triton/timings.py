@@ -36,7 +36,7 @@ _POLL_SECONDS = 0.05
 class Subject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What was measured, as far as it decides how long it takes.
 
-    kernel, content: name, and Triton's key of its text and all that it calls
+    kernel, content: name, and a hash of its text and all that it calls (`worker.content`)
     key: the values by which configs are chosen, and the types of arguments
     device, driver: model and version, '' where there is none
     toolchain: Triton's version

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from triton.runtime.autotuner import Config
 from triton.runtime.jit import JITFunction
 
+from compilepool.daemon.worker.content import content_key
 from compilepool.triton.launching import Parameter
 from compilepool.triton.measuring import name_of
+from compilepool.triton.resetting import Resetting
 from compilepool.triton.results import CompileResult
 
 if TYPE_CHECKING:
@@ -42,11 +44,11 @@ class Launchable(NamedTuple):
 
 @dataclass(frozen=True)
 class Reference:
-    """Where the function is: its module and name there; `key`: Triton's own of it; its parameters."""
+    """Where the function is: its module and name there; a hash of its content; its parameters."""
 
     module: str
     qualname: str
-    key: str
+    content: str
     parameters: list[Parameter] | None
 
     @property
@@ -64,7 +66,7 @@ class Reference:
             told = f"{self.module}.{self.qualname} is not there to be imported ({exc})"
             raise FunctionChanged(f"{told}: only what was compiled before can be launched") from exc
         inner = _jit(found)
-        if inner.cache_key != self.key:
+        if content_key(inner) != self.content:
             told = f"{self.module}.{self.qualname} is not the function that this autotuner was made for"
             raise FunctionChanged(f"{told}: make it anew from the one that is there now")
         return found
@@ -82,7 +84,7 @@ def reference_to(tuner: "Autotuner") -> Reference:
         return tuner._fn
     jit = tuner.jit
     parameters = [Parameter.of(p) for p in jit.params] if tuner._fn is jit else None
-    return Reference(jit.__module__, jit.__qualname__, jit.cache_key, parameters)
+    return Reference(jit.__module__, jit.__qualname__, content_key(jit), parameters)
 
 
 def take_over(tuner: "Autotuner", found: Any) -> None:
@@ -151,7 +153,9 @@ def restore(tuner: "Autotuner", state: dict[str, Any]) -> None:
     tuner.configs_timings = {config(described): taken for described, taken in state["times"]}
     tuner._travelled = {key: Launchable(config(told), result) for key, told, result in state["kernels"]}
     tuner.nargs = tuner.best_config = tuner.report = None
-    tuner.pre_hook, tuner.post_hook = _no_pre_hook, _no_post_hook
+    # What hooks it had comes with its function.
+    none = Resetting([], [])
+    tuner.pre_hook, tuner.post_hook = none.before, none.after
     tuner.perf_model = tuner.early_config_prune = tuner._do_bench = None
 
 
@@ -165,11 +169,3 @@ def _is_plain(key: Any) -> bool:
         _is_plain(part) if isinstance(part, tuple) else part is None or isinstance(part, bool | int | float | str)
         for part in parts
     )
-
-
-def _no_pre_hook(_values: dict[str, Any], reset_only: bool = False) -> None:
-    """Nothing is to be done before a launch."""
-
-
-def _no_post_hook(_values: dict[str, Any], exception: Exception | None = None) -> None:
-    """Nothing is to be done after one."""

@@ -4,7 +4,7 @@
     TTIR          what follows; the client has run the frontend, since its function can't be sent
 
 The result is the directory that Triton's cache would have: whoever asked puts it into its own, where Triton finds it.
-Triton's key of what arrived must be the one that was asked for, or the function is not what the client has.
+What arrived must be what was sent, and have the key there that was asked for, or it is not compiled.
 """
 
 import base64
@@ -68,7 +68,7 @@ def _compile_function(task: Jit, body: bytes, target: GPUTarget) -> list[str]:
     except Exception as exc:
         raise PoolUnavailable(f"the function does not arrive: {type(exc).__name__}: {exc}", task.name) from exc
     if hashlib.sha256(key.encode()).hexdigest() != task.hash:
-        raise PoolUnavailable("the function that arrived is not the one that was sent: Triton's keys differ", task.name)
+        raise PoolUnavailable("Triton has another key for it here than where it was sent", task.name)
     note.enter(Step.FRONTEND)
     with _errors_of(task):
         triton.compile(source, target=target, options=options.__dict__)

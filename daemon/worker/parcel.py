@@ -5,8 +5,8 @@ a script's directory, packages that import torch for seconds), and must compile 
 holds by now. So a function takes with it the functions that it calls, its globals and closure as far as it names them,
 and of modules that it reaches into (`helpers.rotate`) those attributes and nothing else.
 
-Of a function object the locks, caches, hooks and compiled kernels stay behind. Triton's own key of what arrives equals
-that of what was sent; whoever compiles it checks that.
+Of a function object the locks, caches, hooks and compiled kernels stay behind. What arrives has the content of what was
+sent (`content`), or it is not opened, and goes by Triton's key that it had there.
 """
 
 import ast
@@ -19,12 +19,14 @@ import sys
 import threading
 import types
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import cloudpickle
 from cloudpickle.cloudpickle import _dynamic_class_reduce
 from triton.compiler.compiler import ASTSource
 from triton.runtime.jit import JITCallable, JITFunction, KernelParam
+
+from compilepool.daemon.worker.content import KEPT, content_key
 
 # Imported where it is opened, and the same there: they are the toolchain's.
 _BY_REFERENCE = frozenset({*sys.stdlib_module_names, "triton", "cloudpickle", "compilepool"}) - {"__main__"}
@@ -33,7 +35,7 @@ _LEFT_BEHIND = frozenset(
     {
         "CompiledKernel", "compile", "ASTSource", "device_caches", "kernel", "pre_run_hooks", "launch_metadata",
         "_hash_lock", "hash", "used_global_vals", "__globals__", "signature", "params", "__doc__", "create_binder",
-        "_compilepool_packed",
+        "_compilepool_packed", KEPT,
     }
 )  # fmt: skip
 # Their classes are in annotations only: to import what makes them takes seconds.
@@ -59,7 +61,16 @@ class Specialization(NamedTuple):
 
 def pack(function: JITFunction[Any]) -> bytes:
     """The function with what it uses; raises NotPortable."""
-    return _dump(function, _Reached(function))
+    return _dump((function, content_key(function), function.cache_key), _Reached(function))
+
+
+def unpack(packed: bytes) -> JITFunction[Any]:
+    """The function; raises NotPortable when it is not what was packed. Runs code of whoever packed it."""
+    function, content, key = pickle.loads(packed)  # noqa: S301 - in a worker of the user who sent it
+    if content_key(function) != content:
+        raise NotPortable("the function that arrived is not the one that was sent: part of what it uses is missing")
+    function.hash = key
+    return cast("JITFunction[Any]", function)
 
 
 def seal(packed: bytes, specialization: Specialization) -> bytes:
@@ -71,8 +82,8 @@ def seal(packed: bytes, specialization: Specialization) -> bytes:
 def unseal(body: bytes) -> tuple[ASTSource, dict[str, Any]]:
     """What is to be compiled, and its options. Runs code of whoever sealed it."""
     packed, specialized = pickle.loads(body)  # noqa: S301 - in a worker of the user who sent it
-    function, (signature, constants, attrs, options) = pickle.loads(packed), pickle.loads(specialized)  # noqa: S301
-    return ASTSource(function, signature, constants, attrs), options
+    signature, constants, attrs, options = pickle.loads(specialized)  # noqa: S301 - as above
+    return ASTSource(unpack(packed), signature, constants, attrs), options
 
 
 def _inside(values: Iterable[Any]) -> Iterator[Any]:
@@ -99,6 +110,12 @@ def _is_known(module: str | None) -> bool:
     return module is not None and module.partition(".")[0] in _BY_REFERENCE
 
 
+def _is_of_extension(value: Any) -> bool:
+    """A class, a function or a value of torch's; not a tensor, which no kernel can use."""
+    module = getattr(value, "__module__", None) or type(value).__module__
+    return module.partition(".")[0] in _EXTENSIONS and not hasattr(value, "data_ptr")
+
+
 class _Reached:
     """What functions name: attributes of modules, by the module's id; globals, by the function's."""
 
@@ -118,9 +135,9 @@ class _Reached:
         if not isinstance(function, types.FunctionType) or _is_known(function.__module__):
             return
         scope, named = _scope(function), self.globals.setdefault(id(function), {})
-        for name, path in _chains(value):
+        for name, path, is_run in _chains(value):
             if name in scope:
-                yield self._follow(scope[name], path)
+                yield from _inside([self._follow(scope[name], path, is_run=is_run)])
             # No kernel can use a tensor that its module happens to have.
             if name in function.__globals__ and not hasattr(scope[name], "data_ptr"):
                 named[name] = function.__globals__[name]
@@ -128,12 +145,14 @@ class _Reached:
         if isinstance(value, JITFunction) and value._repr is not None:
             yield value._repr
 
-    def _follow(self, value: Any, path: list[str]) -> Any:
+    def _follow(self, value: Any, path: list[str], *, is_run: bool) -> Any:
         for name in path:
             if not isinstance(value, types.ModuleType) or _is_known(value.__name__) or not hasattr(value, name):
                 break
             taken = self.attributes.setdefault(id(value), {})
             value = taken[name] = getattr(value, name)
+        if is_run and _is_of_extension(value):
+            raise NotPortable(f"it uses {value}, and is compiled where only Python and Triton are imported")
         return value
 
 
@@ -154,20 +173,21 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from _codes(constant)
 
 
-def _chains(value: Any) -> Iterator[tuple[str, list[str]]]:
-    """Each name that a function loads, with the attributes that are asked of it: ('helpers', ['math', 'rotate']).
+def _chains(value: Any) -> Iterator[tuple[str, list[str], bool]]:
+    """Each name that a function loads, with the attributes that are asked of it, and whether it is used when it runs.
 
+    ('helpers', ['math', 'rotate'], True) is `helpers.math.rotate` in its body; annotations are not used.
     Triton compiles the text of its own, annotations and all; others run, as they are.
     """
     if isinstance(value, JITCallable):
         (function,) = value.parse().body
         own = _own_names(function)
-        yield from (chain for part in function.body for chain in _chains_of_text(part) if chain[0] not in own)
-        # Defaults and annotations are outside of it.
-        yield from _chains_of_text(function.args)
+        yield from ((*chain, True) for part in function.body for chain in _chains_of_text(part) if chain[0] not in own)
+        # Defaults are values by now, and annotations only have to be there.
+        yield from ((*chain, False) for chain in _chains_of_text(function.args))
     else:
         for code in _codes(value.__code__):
-            yield from _chains_of_code(code)
+            yield from ((*chain, True) for chain in _chains_of_code(code))
 
 
 def _own_names(function: ast.FunctionDef) -> set[str]:

@@ -155,11 +155,12 @@ def test_no_process_of_the_pool_touches_the_gpu(shared_daemon: Daemon) -> None:
         assert touched_gpu("\n".join(seen["maps"]), seen["files"]) == []
         assert any("libtriton" in name for name in seen["maps"])
         assert len(seen["tasks"]) == 1
-        for process in (shared_daemon.forkserver(), psutil.Process(shared_daemon.process.pid)):
+        forkservers = shared_daemon.forkservers()
+        for process in (*forkservers, psutil.Process(shared_daemon.process.pid)):
             maps = Path(f"/proc/{process.pid}/maps").read_text()
             files = [str(link.readlink()) for link in Path(f"/proc/{process.pid}/fd").iterdir()]
             assert touched_gpu(maps, files) == []
-        assert shared_daemon.forkserver().num_threads() == 1
+        assert [forkserver.num_threads() for forkserver in forkservers] == [1] * len(forkservers)
 
 
 def test_a_kernel_for_another_gpu_is_loaded_without_launchers(shared_daemon: Daemon) -> None:

@@ -38,6 +38,12 @@ def accumulate(x, total, n, BLOCK: tl.constexpr):  # noqa: N803
     tl.atomic_add(total + at, tl.load(x + at, at < n), at < n)
 
 
+@triton.jit
+def accumulate_if_wanted(x, total, n, BLOCK: tl.constexpr):  # noqa: N803
+    if total is not None:
+        accumulate(x, total, n, BLOCK)
+
+
 class Bench:
     """Runs what it is to measure once, and says that it took what is told of its last launch."""
 
@@ -130,6 +136,8 @@ def test_hooks_are_called_as_tritons_own_call_them(default: Compiler) -> None:
     total += 5.0
     restored[grid](x, total, 1000)
     assert total.eq(5).all()
+    optional = tuned(accumulate_if_wanted, reset_to_zero=["total"], restore_value=["total"])
+    optional[grid](x, None, 1000)
     seen: list[Any] = []
     configs = [triton.Config({"BLOCK": 64}, pre_hook=lambda values: seen.append(values["BLOCK"]))]
     hooked = tuned(scale, configs=configs)

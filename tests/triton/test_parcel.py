@@ -1,9 +1,10 @@
-"""A function arrives with all that it uses: Triton finds the same key for it, where none of its modules are."""
+"""A function arrives with all that it uses, and goes by the key that it had, where none of its modules are."""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,9 @@ import triton
 import triton.language as tl
 from triton.compiler.compiler import ASTSource
 
-from compilepool.daemon.worker.parcel import NotPortable, Specialization, pack, seal
+from compilepool.daemon.worker import parcel
+from compilepool.daemon.worker.content import content_key
+from compilepool.daemon.worker.parcel import NotPortable, Specialization, pack, seal, unpack
 from tests.handwritten import CASES
 from tests.triton import helpers, helpers as nested
 
@@ -61,6 +64,21 @@ def recursive(out, n: tl.constexpr):
         tl.store(out, 1.0)
 
 
+@triton.jit
+def smallest(out):
+    tl.store(out, torch.finfo(torch.float32).tiny)
+
+
+@tl.constexpr
+def shifted(value):
+    return value + helpers.SHIFT
+
+
+@triton.jit
+def shifting(out, n: tl.constexpr):
+    tl.store(out, shifted(n))
+
+
 def closing_over(width: int) -> triton.JITFunction:
     @triton.jit
     def closed(out, BLOCK: tl.constexpr):  # noqa: N803
@@ -78,6 +96,8 @@ def test_a_function_arrives_with_its_helpers_constants_and_closure() -> None:
         assert key_elsewhere(closed) == closed.hash()
     itself = ASTSource(recursive, {"out": "*fp32", "n": "constexpr"}, {"n": 2})
     assert key_elsewhere(itself) == itself.hash()
+    by_function = ASTSource(shifting, {"out": "*fp32", "n": "constexpr"}, {"n": 2})
+    assert key_elsewhere(by_function) == by_function.hash()
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -86,6 +106,38 @@ def test_every_kernel_arrives(case) -> None:
     signature = {name: case.signature.get(name, "constexpr") for name in case.kernel.arg_names}
     source = ASTSource(case.kernel, signature, constants)
     assert key_elsewhere(source) == source.hash()
+
+
+def test_it_does_not_matter_which_function_was_hashed_first() -> None:
+    """To Triton it does: its keys are not the same then."""
+    source = ASTSource(kernel, {"a": "*fp32", "out": "*fp32", "n": "i32", "BLOCK": "constexpr"}, {"BLOCK": 64})
+    tritons, contents = [], []
+    for first in (kernel, helpers.twice):
+        for function in (kernel, inner, helpers.twice, helpers.never_inlined):
+            function.hash, function.used_global_vals = None, {}
+        assert first.cache_key
+        tritons.append(kernel.cache_key)
+        contents.append(content_key(kernel))
+        assert key_elsewhere(source) == source.hash()
+    assert tritons[0] != tritons[1]
+    assert contents[0] == contents[1]
+
+
+def test_a_function_that_lost_something_on_the_way_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = parcel._plain
+
+    def without_globals(*told: Any) -> Any:
+        make, arguments, (attributes, slots), *rest = plain(*told)
+        return make, arguments, (attributes, {**slots, "__globals__": {}}), *rest
+
+    monkeypatch.setattr(parcel, "_plain", without_globals)
+    with pytest.raises(NotPortable, match="is missing"):
+        unpack(pack(helpers.twice))
+
+
+def test_a_function_that_calls_torch_is_not_sent_to_where_there_is_none() -> None:
+    with pytest.raises(NotPortable, match="torch.finfo"):
+        pack(smallest)
 
 
 def test_what_does_not_pickle_stays_behind_unless_it_is_used() -> None:

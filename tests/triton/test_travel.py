@@ -90,7 +90,7 @@ def test_a_function_that_has_changed_is_not_taken_for_the_old_one(default: Compi
     reference = state["function"]
     for wrong, told in (
         (travel.Reference(reference.module, reference.qualname, "0" * 64, None), "is not the function that this"),
-        (travel.Reference(reference.module, "gone", reference.key, None), "is not there to be imported"),
+        (travel.Reference(reference.module, "gone", reference.content, None), "is not there to be imported"),
     ):
         arrived = Autotuner.__new__(Autotuner)
         arrived.__setstate__({**state, "function": wrong})
