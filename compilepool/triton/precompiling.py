@@ -6,6 +6,10 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 import triton
+
+# Triton imports it at the first call of any kernel. Here that is in another thread, which would keep the program's from
+# running: some of these files take 30 ms in one piece where they are not kept as bytecode.
+import triton.experimental.gluon
 from triton.runtime.jit import MockTensor
 
 from compilepool.future import CompileFuture, together
