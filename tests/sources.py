@@ -43,7 +43,8 @@ def pointwise(name: str, body: str = "value + 1.0", prelude: str = "") -> Kernel
 class Gate:
     """Two FIFOs that hold a worker at a known place: it has `started`, and waits for `go`.
 
-    It opens both for reading, which its sandbox lets it do; each waits for who opens the other end.
+    It opens both for reading, which its sandbox lets it do; each waits for who opens the other end. Each serves one
+    worker: the next one finds another FIFO there, so that nobody meets an end that the last one has yet to close.
     """
 
     started: Path
@@ -59,11 +60,20 @@ class Gate:
 
     def wait_started(self) -> None:
         """Block until the worker is at the gate."""
-        os.close(os.open(self.started, os.O_WRONLY))
+        _meet(self.started)
 
     def open(self) -> None:
         """Let the worker go on."""
-        os.close(os.open(self.go, os.O_WRONLY))
+        _meet(self.go)
+
+
+def _meet(fifo: Path) -> None:
+    """Block until somebody reads from it; whoever comes next meets at a new one."""
+    descriptor = os.open(fifo, os.O_WRONLY)
+    new = Path(f"{fifo}.new")
+    os.mkfifo(new)
+    new.rename(fifo)
+    os.close(descriptor)
 
 
 def gate(folder: Path, name: str) -> Gate:

@@ -198,6 +198,21 @@ def test_a_function_in_the_place_of_hooks_is_called(
     assert len(ways) == before + 2
 
 
+def test_a_class_made_of_it_may_launch_in_its_own_way(default: Compiler) -> None:
+    class Counting(type(tuned(accumulate, configs=TWO))):  # type: ignore[misc]
+        runs = 0
+
+        def run(self, *args: Any, **kwargs: Any) -> Any:
+            self.runs += 1
+            return super().run(*args, **kwargs)
+
+    kernel = Counting(accumulate, accumulate.arg_names, TWO, ["n"], None, None, do_bench=Bench(lambda launch: 1.0))
+    for _ in range(2):
+        kernel[grid](*tensors(2300), 2300)
+    assert kernel.runs == 2
+    assert launches[-1].kernel == "accumulate"
+
+
 def test_what_configs_set_can_not_be_given(default: Compiler) -> None:
     for named in ({"BLOCK": 64}, {"num_warps": 2}):
         with pytest.raises(ValueError, match="Conflicting meta-parameters"):
