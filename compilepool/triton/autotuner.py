@@ -166,9 +166,8 @@ class Autotuner(Tritons):  # type: ignore[misc]
 
     def _bind(self) -> Callable[..., Any]:
         """The short way to launch, where there is one."""
-        binding = self._binding()
         # A class made of this one may have a way of its own.
-        if binding is None or type(self).run is not Autotuner.run:
+        if type(self).run is not Autotuner.run or (binding := self._binding()) is None:
             return lambda grid, *args, **kwargs: self.run(*args, grid=grid, warmup=False, **kwargs)
         backend = make_backend(triton.runtime.driver.active.get_current_target())
         the_long_way = functools.partial(self._launch_long, binding)
