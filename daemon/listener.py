@@ -94,13 +94,13 @@ def listening(
 
 
 def _listen(namespace: str, path: Path, mode: int) -> Listener:
-    lock = _lock(path)
-    try:
+    with ExitStack() as failed:
+        lock = _lock(path)
+        failed.callback(os.close, lock)
         _remove_stale(path)
-        return Listener(namespace, path, _bind(path, mode), lock)
-    except BaseException:
-        os.close(lock)
-        raise
+        listener = Listener(namespace, path, _bind(path, mode), lock)
+        failed.pop_all()
+    return listener
 
 
 def _take_over(paths: Mapping[str, Path], mode: int, stop_other: Callable[[], None], listeners: list[Listener]) -> None:

@@ -29,6 +29,7 @@ import psutil
 
 from compilepool.client import connect
 from compilepool.protocol.messages import Compiled, StatusReport
+from tests.conftest import eventually_equal, wait_gone
 from tests.sources import pointwise
 
 # How often which is killed: a killed daemon's successor needs a forkserver, and that several seconds.
@@ -38,7 +39,7 @@ END_SECONDS = 300.0
 DAEMON_OPTIONS = ("--slots", "4", "--memory", "600")
 
 
-class SoakFailed(Exception):
+class SoakFailed(AssertionError):
     """What the proof lacks."""
 
 
@@ -153,11 +154,12 @@ class Soak:
             forkservers = _forkservers(self._socket)
             if len(forkservers) != 1:
                 raise SoakFailed(f"{len(forkservers)} forkservers: {forkservers}")
-            _wait_until(lambda: not _strangers(forkservers[0]), f"strangers below {forkservers[0]}")
+            eventually_equal(lambda: _strangers(forkservers[0]), [])
             pool.stop()
         self._daemon.wait(timeout=END_SECONDS)
-        _wait_until(lambda: not _forkservers(self._socket), "forkservers outlived their daemon")
-        _wait_until(lambda: not list(_in(self._folder)), "processes are left")
+        wait_gone(*_forkservers(self._socket), *_in(self._folder))
+        if late := [*_forkservers(self._socket), *_in(self._folder)]:
+            raise SoakFailed(f"processes have come after the daemon's end: {late}")
         left = [path.name for path in self._scratch.iterdir() if path.name.startswith("compilepool-")]
         if left or self._socket.exists():
             raise SoakFailed(f"left behind: {left}, socket: {self._socket.exists()}")
@@ -242,14 +244,6 @@ def _in(folder: Path) -> list[psutil.Process]:
     return found
 
 
-def _wait_until(condition: Callable[[], bool], otherwise: str) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        if time.monotonic() > deadline:
-            raise SoakFailed(otherwise)
-        time.sleep(0.05)
-
-
 def main() -> None:
     """Soak, and say what happened; exit status 1 without the proof."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -263,7 +257,7 @@ def main() -> None:
     soak = Soak(folder, options.clients, options.seed)
     try:
         soak.run(60 * options.minutes)
-    except SoakFailed as exc:
+    except AssertionError as exc:
         sys.exit(f"FAILED: {exc}\nkilled: {dict(soak.kills)}\n{json.dumps(soak.outcomes, indent=2, sort_keys=True)}")
     print(f"killed: {dict(soak.kills)}")
     print(json.dumps(soak.outcomes, indent=2, sort_keys=True))

@@ -15,6 +15,7 @@ import re
 import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
 
@@ -77,7 +78,8 @@ def write_bundle(path: Path, toolchain: PortableToolchain, results: Iterable[Res
         objects = [item for item, _ in described]
         manifest = Manifest(FORMAT, toolchain, sorted({item.target for item in objects}), objects)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-        try:
+        with ExitStack() as failed:
+            failed.callback(os.unlink, temporary)
             with (
                 os.fdopen(descriptor, "wb") as out,
                 tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar,
@@ -88,9 +90,7 @@ def write_bundle(path: Path, toolchain: PortableToolchain, results: Iterable[Res
                     _add(tar, f"objects/{item.sha256}", spool, item.size)
             os.chmod(temporary, 0o644)
             os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+            failed.pop_all()
     return manifest
 
 

@@ -12,7 +12,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
@@ -55,7 +54,7 @@ def stop() -> None:
 def ignore_sigterm() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while True:
-        time.sleep(1000)
+        signal.pause()
 
 
 def raise_unpicklable() -> None:
